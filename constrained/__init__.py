@@ -1,0 +1,1 @@
+"""The grammar layer: specifications, backends, compilation and vocabulary masks."""

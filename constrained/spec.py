@@ -1,0 +1,35 @@
+"""The form a request asks for. Free of torch: shared by the HTTP process and the scheduler."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+GrammarKind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
+GrammarBackendName = Literal["auto", "xgrammar", "llguidance", "outlines", "none"]
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One constraint. ``json_object`` is ``json_schema`` with ``{"type": "object"}``; ``choice`` is a regex."""
+
+    kind: GrammarKind
+    value: str
+    """The schema or structural tag as JSON text with its keys in the author's order, the pattern, or the grammar."""
+    strict: bool = False
+    """OpenAI's ``strict``: objects that declare properties and leave ``additionalProperties`` unsaid are closed."""
+    lenient: bool = False
+    """Accept keywords that nothing enforces, and report them, instead of refusing them."""
+    backend: str | None = None
+    """A backend named by the request; ``None`` means the server's."""
+
+
+class ReasoningSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this request thinks, read from its own rendered prompt."""
+
+    think_end_ids: tuple[int, ...]
+    """Token ids of the end-of-thinking marker."""
+    is_thinking: bool
+    """Whether the prompt leaves a thinking part open."""
+    budget: int | None = None
+    """Most thinking tokens before the marker is forced."""

@@ -1,0 +1,1 @@
+"""Everything that touches model weights and the device."""

@@ -1,0 +1,36 @@
+"""Configuration of the model runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerConfig:
+    model_path: Path
+    """A ``.gguf`` file, or a folder with ``config.json`` (and safetensors, unless ``load_format`` is dummy)."""
+    load_format: LoadFormat = "auto"
+    dtype: DtypeName = "auto"
+    """``auto``: bfloat16 where the device computes it well, otherwise float32."""
+    device: str = "auto"
+    """``cpu``, ``cuda``, ``cuda:N``; ``auto``: CUDA when there is one."""
+    attention_backend: str = "auto"
+    page_size: int = 16
+    """Tokens in a KV page."""
+    kv_cache_tokens: int | None = None
+    """Capacity of the KV pool; ``None``: sized from the memory that is free after loading."""
+    memory_fraction: float = 0.85
+    """Share of free memory that KV may take when it is sized from what is free."""
+    context_length: int | None = None
+    """``None``: the model's own."""
+    num_threads: int | None = None
+    """CPU compute threads; ``None``: chosen from the cores that are there."""
+    max_batch_tokens: int = 512
+    """Most tokens of one forward pass."""
+    seed: int = 0
+    """Of the dummy loader's random weights."""

@@ -1,0 +1,1 @@
+"""Sampling parameters, penalties, the sampler and log-probabilities."""

@@ -1,0 +1,1 @@
+"""The HTTP process, the command line, and the launcher that supervises the other processes."""
