@@ -1,0 +1,50 @@
+"""Configuration of the grammar layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+JsonWhitespace = Literal["compact", "bounded", "any"]
+
+MAX_WHITESPACE_CHARACTERS = 8
+"""Most whitespace characters between two JSON tokens under ``bounded``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarConfig:
+    backend: str = "auto"
+    """``auto``, ``none``, or a name of :data:`constrained.base.GRAMMAR_BACKEND_REGISTRY`."""
+    timeout: float = 30.0
+    """Seconds of wall time from a request's arrival until its grammar must be ready."""
+    compile_workers: int = 2
+    """Warm processes that wait for a grammar."""
+    max_compile_workers: int = 8
+    """Most compile processes at once: slow compiles move aside so that the warm ones stay free, up to this many."""
+    compile_memory_bytes: int = 2 << 30
+    """Most memory one compile may allocate."""
+    compile_threads: int = 1
+    """Threads of one xgrammar compile."""
+    normal_priority_seconds: float = 0.05
+    """CPU seconds after which a compile falls to the kernel's idle class."""
+    max_spec_bytes: int = 4 << 20
+    """Longest specification, in bytes of UTF-8."""
+    cache_bytes: int = 256 << 20
+    """Bound of the compiled grammars kept in memory."""
+    disk_cache: Path | None = None
+    """Folder of compiled grammars that survive a restart; ``None``: no disk cache."""
+    disk_cache_bytes: int = 512 << 20
+    """Bound of that folder."""
+    json_whitespace: JsonWhitespace = "bounded"
+    """Whitespace between JSON tokens: none, at most 8 characters, or any amount."""
+    max_draft_tokens: int = 8
+    """Most draft tokens of one request in a step: mask rows are allocated for them."""
+    fill_threads: int | None = None
+    """Threads that fill masks; ``None``: as many as there are cores, at most 8."""
+    parallel_fill_rows: int = 16
+    """Row count from which masks are filled in parallel threads."""
+    walk_steps: int = 64
+    """Random legal steps a worker tries before a grammar is admitted."""
+    plugins: tuple[str, ...] = ()
+    """Modules that register further backends when imported; compile workers import them too."""

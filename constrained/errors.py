@@ -1,0 +1,61 @@
+"""Why a request's form cannot be served. Every message is written for the client."""
+
+from __future__ import annotations
+
+
+class GrammarError(ValueError):
+    """The base of everything the grammar layer refuses or gives up on.
+
+    Parameters
+    ----------
+    message
+        What is wrong and what to change.
+    pointer
+        JSON pointer of the offending keyword, where there is one.
+    """
+
+    status = 400
+    """HTTP status of the answer."""
+    is_permanent = False
+    """Whether the same specification always fails the same way, so that the refusal may be cached."""
+
+    def __init__(self, message: str, *, pointer: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.pointer = pointer
+
+
+class InvalidGrammarError(GrammarError):
+    """The specification is wrong, or asks for something that no chosen engine enforces."""
+
+    is_permanent = True
+
+
+class GrammarTimeoutError(GrammarError):
+    """Compiling took longer than the deadline."""
+
+
+class GrammarTooLargeError(GrammarError):
+    """Compiling needed more memory than one grammar may have."""
+
+
+class GrammarCompilerCrashedError(GrammarError):
+    """The process that compiled this grammar died."""
+
+
+class GrammarServiceUnavailableError(GrammarError):
+    """No compile process can be started, or the layer is shutting down."""
+
+    status = 503
+
+
+class TokenRejectedError(GrammarError):
+    """A token was offered that the grammar does not allow: the caller ignored the mask."""
+
+    status = 500
+
+
+class NoLegalTokenError(GrammarError):
+    """The vocabulary has no token that continues the text and the grammar is not complete."""
+
+    status = 500
