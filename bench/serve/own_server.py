@@ -1,0 +1,118 @@
+"""A server of this installation, started for one benchmark and stopped after it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_STOP_SECONDS = 20.0
+_LOG_TAIL_CHARACTERS = 3000
+
+
+class ServerStartError(RuntimeError):
+    """The server did not become ready; the message holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    base_url: str
+    ready_seconds: float
+    process: subprocess.Popen[bytes]
+
+    def resident_mib(self) -> float:
+        """Resident memory of the server and all its processes; pages they share count once for each."""
+        total = 0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.process.pid)
+            for process in (parent, *parent.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += process.memory_info().rss
+        return total / 2**20
+
+
+def serve_command() -> list[str]:
+    """The installed ``scansion serve``.
+
+    The script is named by its path, not ``python -m``: that would import from the working directory first.
+    """
+    script = Path(sysconfig.get_path("scripts")) / "scansion"
+    if not script.exists():
+        raise ServerStartError(f"{script} does not exist: install scansion, or name a running server with --base-url")
+    return [str(script), "serve"]
+
+
+@contextlib.contextmanager
+def own_server(
+    arguments: Sequence[str], *, start_seconds: float, command: Sequence[str] | None = None
+) -> Iterator[OwnServer]:
+    """Start a server on a free loopback port, wait until it is healthy, and stop it at the end.
+
+    Raises
+    ------
+    ServerStartError
+        When it exits, or is not healthy within ``start_seconds``.
+    """
+    port = _free_port()
+    whole = [*(command or serve_command()), "--host", "127.0.0.1", "--port", str(port), *arguments]
+    with tempfile.TemporaryDirectory(prefix="scansion-bench-") as folder:
+        log_path = Path(folder) / "server.log"
+        began = time.perf_counter()
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", began + start_seconds, log_path)
+            yield OwnServer(f"http://127.0.0.1:{port}/v1", time.perf_counter() - began, process)
+        finally:
+            _stop(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, deadline: float, log_path: Path) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        if process.poll() is not None:
+            raise ServerStartError(f"the server exited with {process.returncode}:\n{_tail(log_path)}")
+        try:
+            with opener.open(url, timeout=5) as response:
+                if response.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            # Not listening yet, or 503 while it loads.
+            pass
+        if time.perf_counter() > deadline:
+            raise ServerStartError(f"the server was not ready in time:\n{_tail(log_path)}")
+        time.sleep(0.1)
+
+
+def _tail(log_path: Path) -> str:
+    return log_path.read_text("utf-8", "replace")[-_LOG_TAIL_CHARACTERS:]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to drain, then to stop, then kill what is left of its process group."""
+    for _ in range(2):
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
