@@ -21,3 +21,13 @@ class SchedulerConfig:
     policy: SchedulePolicy = "lpm"
     """Longest prefix match, or first come first served."""
     prefix_cache: bool = True
+
+    overlap: bool = True
+    """Launch a step before its predecessor's results are read, on devices that work while the CPU does not wait."""
+    max_draft_tokens: int = 16
+    """Most tokens a drafter may propose for one request in one step."""
+
+    @property
+    def effective_max_running_requests(self) -> int:
+        """Every running request needs room for one token in a step."""
+        return min(self.max_running_requests, self.max_batch_tokens)

@@ -1,0 +1,107 @@
+"""What a step's results do to a request: tokens accepted one by one, until one of them ends the answer.
+
+Pure state transitions; the loop tells the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.messages import Finish, FinishReason, TokenLogprob, Usage
+from scheduler.plan import PlanRow, RowResult
+from scheduler.request import Request, RequestGroup
+
+
+@dataclass(frozen=True, slots=True)
+class RowError(Exception):
+    """One request cannot go on; the step's other rows are unharmed."""
+
+    message: str
+
+
+def settle(row: PlanRow, result: RowResult) -> int:
+    """Take the step's tokens out of flight, and cut the computed tokens back to the drafts that agree.
+
+    Returns how many leading tokens the step has computed and accepted, or 0 if the row's pages are no longer the
+    request's.
+    """
+    request = row.request
+    if row.samples:
+        request.num_in_flight -= 1
+        request.draft_token_ids = ()
+    if row.residency != request.residency:
+        return 0
+    num_rejected = len(row.draft_token_ids) - max(0, len(result.token_ids) - 1)
+    if row.draft_token_ids:
+        request.num_computed -= num_rejected
+    return row.end - num_rejected if row.samples else row.end
+
+
+def accept(
+    request: Request, result: RowResult, token_bytes: Sequence[bytes], eos_token_ids: frozenset[int]
+) -> Finish | None:
+    """Append the drawn tokens up to the first that ends the answer; returns the end, if it is reached.
+
+    Raises :class:`RowError` when the request's grammar refuses what was drawn under its own mask.
+    """
+    for index, token_id in enumerate(result.token_ids):
+        request.token_ids.append(token_id)
+        request.unsent_token_ids.append(token_id)
+        if result.logprobs is not None:
+            request.unsent_logprobs.append(result.logprobs[index])
+        finish = _finish_behind(request, token_id, token_bytes, eos_token_ids)
+        if finish is not None:
+            return finish
+    return None
+
+
+def score_prompt(group: RequestGroup, row: PlanRow, prompt_logprobs: Sequence[TokenLogprob]) -> None:
+    """Append the prompt log-probabilities that are not known yet (a preempted chunk may bring some twice)."""
+    if row.score_from is not None:
+        known = len(group.prompt_logprobs) - row.score_from
+        group.prompt_logprobs.extend(prompt_logprobs[known:])
+
+
+def is_scored(request: Request, row: PlanRow) -> bool:
+    """Whether a request that generates nothing has got all it asked for."""
+    return request.sampling.max_tokens == 0 and row.end >= request.prompt_length - 1
+
+
+def end(
+    request: Request, reason: FinishReason, *, stop_reason: str | int | None = None, num_bytes: int | None = None
+) -> Finish:
+    usage = Usage(completion_tokens=request.num_output, cached_tokens=request.group.cached_tokens or 0)
+    return Finish(reason=reason, usage=usage, stop_reason=stop_reason, num_bytes=num_bytes)
+
+
+def _finish_behind(
+    request: Request, token_id: int, token_bytes: Sequence[bytes], eos_token_ids: frozenset[int]
+) -> Finish | None:
+    sampling = request.sampling
+    text = request.stop_state
+    begin = text.num_bytes
+    match = text.push(token_bytes[token_id] if token_id < len(token_bytes) else b"")
+    is_terminated = False
+    if request.grammar is not None:
+        try:
+            request.grammar.accept_token(token_id)
+        except ValueError as error:
+            raise RowError(f"the grammar refused a token drawn under its own mask: {error}") from error
+        is_terminated = request.grammar.is_terminated()
+    # A complete grammar ends the answer even below the minimum: nothing else is legal then.
+    may_stop = request.num_output >= sampling.min_tokens or is_terminated
+    if may_stop and token_id in request.group.stop_ids:
+        # A stop token that is ordinary text is not shown, unless asked for; an end-of-text token never is.
+        is_shown = sampling.include_stop_str_in_output and token_id in sampling.stop_token_ids
+        cut = None if is_shown or text.num_bytes == begin else begin
+        is_eos = token_id in eos_token_ids and not sampling.ignore_eos
+        return end(request, "stop", stop_reason=None if is_eos else token_id, num_bytes=cut)
+    if may_stop and match is not None:
+        cut = match.end if sampling.include_stop_str_in_output else match.start
+        return end(request, "stop", stop_reason=match.stop.decode(errors="replace"), num_bytes=cut)
+    if is_terminated:
+        return end(request, "stop")
+    if request.num_remaining <= 0:
+        return end(request, "length")
+    return None

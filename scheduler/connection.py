@@ -1,0 +1,159 @@
+"""The scheduler's end of the sockets to the HTTP processes.
+
+A ROUTER socket with ``ROUTER_MANDATORY``: sending to an HTTP process that is gone raises, and its requests are
+aborted. So that this is noticed without anything to send, the socket's monitor reports every disconnect, and then an
+empty message is sent to each HTTP process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from scheduler.messages import FromScheduler, MessageError, StepOutput, ToScheduler, decode_to_scheduler, encode
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_QUEUED_FRAMES = 10_000
+"""Frames kept for an HTTP process that does not read; one more and it counts as gone."""
+_MAX_RECEIVED = 1024
+_PROBES = 3
+"""A disconnect is reported a moment before the address stops working, so it is probed for a few steps."""
+
+
+class Connection(Protocol):
+    """Messages from and to the HTTP processes, known by address."""
+
+    def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
+        """What has come, in order; with ``wait``, blocks until there is something or another awaited event."""
+
+    def send(self, client: bytes, message: FromScheduler) -> None:
+        """Never blocks and never raises for a client that is gone: see :meth:`vanished_clients`."""
+
+    def vanished_clients(self) -> list[bytes]:
+        """Clients found gone since the last call."""
+
+    @property
+    def num_refused_frames(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Client:
+    unsent: deque[bytes] = field(default_factory=deque)
+
+
+class RouterConnection:
+    """Binds ``endpoint``; ``wake_fds`` are further descriptors whose readability ends a wait."""
+
+    def __init__(self, endpoint: str, wake_fds: Sequence[int] = ()) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.bind(endpoint)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        for fd in wake_fds:
+            self._poller.register(fd, zmq.POLLIN)
+        self._clients: dict[bytes, _Client] = {}
+        self._vanished: list[bytes] = []
+        self._probes_left = 0
+        self._num_refused_frames = 0
+
+    @property
+    def num_refused_frames(self) -> int:
+        return self._num_refused_frames
+
+    def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
+        if wait and not self._vanished:
+            # A short wait only while something is still to be retried; otherwise until something happens.
+            self._poller.poll(100 if self._probes_left or self._has_unsent() else None)
+        self._watch_disconnects()
+        self._retry_unsent()
+        messages: list[tuple[bytes, ToScheduler]] = []
+        while len(messages) < _MAX_RECEIVED:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._decode(frames)
+            if message is not None:
+                self._clients.setdefault(frames[0], _Client())
+                messages.append((frames[0], message))
+        return messages
+
+    def send(self, client: bytes, message: FromScheduler) -> None:
+        state = self._clients.get(client)
+        if state is None:
+            return
+        if len(state.unsent) >= MAX_QUEUED_FRAMES:
+            self._lose(client, "it does not read its messages")
+            return
+        state.unsent.append(encode(message))
+        self._send_unsent(client, state)
+
+    def vanished_clients(self) -> list[bytes]:
+        vanished, self._vanished = self._vanished, []
+        return vanished
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    def _decode(self, frames: list[bytes]) -> ToScheduler | None:
+        try:
+            if len(frames) != 2:
+                raise MessageError(f"{len(frames) - 1} frames instead of one")
+            return decode_to_scheduler(frames[1])
+        except MessageError as error:
+            self._num_refused_frames += 1
+            logger.warning("a frame from %s was refused: %s", frames[0].hex(), error)
+            return None
+
+    def _watch_disconnects(self) -> None:
+        while self._monitor.poll(0):
+            recv_monitor_message(self._monitor)
+            self._probes_left = _PROBES
+        if self._probes_left:
+            self._probes_left -= 1
+            for client in list(self._clients):
+                self.send(client, StepOutput(outputs=[]))
+
+    def _has_unsent(self) -> bool:
+        return any(state.unsent for state in self._clients.values())
+
+    def _retry_unsent(self) -> None:
+        for client, state in list(self._clients.items()):
+            if state.unsent:
+                self._send_unsent(client, state)
+
+    def _send_unsent(self, client: bytes, state: _Client) -> None:
+        try:
+            while state.unsent:
+                self._socket.send_multipart([client, state.unsent[0]], zmq.NOBLOCK)
+                state.unsent.popleft()
+        except zmq.Again:
+            return
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._lose(client, "it is gone")
+
+    def _lose(self, client: bytes, why: str) -> None:
+        logger.warning("HTTP process %s lost: %s", client.hex(), why)
+        del self._clients[client]
+        self._vanished.append(client)
