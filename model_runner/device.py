@@ -1,0 +1,57 @@
+"""The device and the compute type."""
+
+from __future__ import annotations
+
+import torch
+
+from model_runner.config import DtypeName
+from model_runner.errors import ModelLoadError
+
+
+def choose_device(name: str) -> torch.device:
+    """
+    The device that a configuration names; ``auto`` is CUDA when there is one.
+
+    Raises
+    ------
+    ModelLoadError
+        If there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelLoadError(f"{name!r} is not a device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelLoadError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        device = torch.device("cuda", device.index or 0)
+        if device.index is not None and device.index >= count:
+            raise ModelLoadError(f"device {name!r} is not there: {count} CUDA devices were found")
+    return device
+
+
+def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """
+    The compute type; ``auto`` is bfloat16 where the device has instructions for it, otherwise float32.
+
+    Raises
+    ------
+    ModelLoadError
+        If the device cannot compute it.
+    """
+    if name == "auto":
+        return torch.bfloat16 if _computes_bfloat16_well(device) else torch.float32
+    if name not in ("bfloat16", "float16", "float32"):
+        raise ModelLoadError(f"dtype {name!r} is not supported; use auto, bfloat16, float16 or float32")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _computes_bfloat16_well(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    # Without native instructions bfloat16 products are emulated, slower than float32 ones.
+    return bool(torch.cpu._is_avx512_bf16_supported()) or bool(torch.cpu._is_amx_tile_supported())

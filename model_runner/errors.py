@@ -1,0 +1,7 @@
+"""What can go wrong in the model runner."""
+
+from __future__ import annotations
+
+
+class ModelLoadError(RuntimeError):
+    """The model cannot be served; the message says why and, where there is one, the way out."""

@@ -1,0 +1,1 @@
+"""The parts that models are made of; plain functions of tensors, without autograd."""

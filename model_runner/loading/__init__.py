@@ -1,0 +1,1 @@
+"""Where weights come from: safetensors, GGUF, or a random generator."""

@@ -1,0 +1,81 @@
+"""Weights and configuration of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from transformers import PretrainedConfig
+
+from model_runner.errors import ModelLoadError
+from model_runner.loading.gguf_config import PERMUTED_ARCHITECTURES, build_config
+from model_runner.loading.gguf_names import EXPERT_NAMES, hugging_face_name, split_block
+from model_runner.loading.source import TensorSource
+
+_QUERY_OR_KEY = re.compile(r"model\.layers\.\d+\.self_attn\.(q|k)_proj\.(weight|bias)")
+
+
+@dataclass(frozen=True)
+class _Place:
+    tensor: gguf.ReaderTensor
+    expert: int | None = None
+
+
+class GgufSource(TensorSource):
+    """Tensors of a memory-mapped GGUF file, dequantised one by one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        try:
+            reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError, KeyError, OSError) as error:
+            raise ModelLoadError(f"{path} is not a whole GGUF file: {error}") from error
+        self.architecture, self.config = build_config(reader, path)
+        self._places: dict[str, _Place] = {}
+        for tensor in reader.tensors:
+            self._place(tensor)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._places)
+
+    def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        place = self._places[name]
+        data = place.tensor.data if place.expert is None else place.tensor.data[place.expert]
+        try:
+            values = gguf.quants.dequantize(data, place.tensor.tensor_type)
+        except NotImplementedError as error:
+            raise ModelLoadError(
+                f"tensor {place.tensor.name!r} is quantised as {place.tensor.tensor_type.name}, "
+                "which the gguf package cannot dequantise"
+            ) from error
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+        match = _QUERY_OR_KEY.fullmatch(name)
+        if match is not None and self.architecture in PERMUTED_ARCHITECTURES:
+            tensor = _undo_permutation(tensor, _num_heads(self.config, is_key=match[1] == "k"))
+        return tensor
+
+    def _place(self, tensor: gguf.ReaderTensor) -> None:
+        block = split_block(tensor.name)
+        if block is None or block[1] not in EXPERT_NAMES:
+            self._places[hugging_face_name(tensor.name)] = _Place(tensor)
+            return
+        index, rest = block
+        for expert in range(tensor.data.shape[0]):
+            name = f"model.layers.{index}.mlp.experts.{expert}.{EXPERT_NAMES[rest]}.weight"
+            self._places[name] = _Place(tensor, expert)
+
+
+def _undo_permutation(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """From interleaved rotary pairs, as llama.cpp rotates, to two halves per head, as Hugging Face does."""
+    half = tensor.shape[0] // num_heads // 2
+    return tensor.unflatten(0, (num_heads, half, 2)).transpose(1, 2).reshape(tensor.shape)
+
+
+def _num_heads(config: PretrainedConfig, *, is_key: bool) -> int:
+    return int(config.num_key_value_heads if is_key else config.num_attention_heads)

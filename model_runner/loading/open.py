@@ -1,0 +1,120 @@
+"""From a path to a loaded model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from model_runner.attention.base import AttentionBackend, AttentionLayer
+from model_runner.batch import RaggedBatch
+from model_runner.config import RunnerConfig
+from model_runner.errors import ModelLoadError
+from model_runner.loading.dummy_source import DummySource
+from model_runner.loading.gguf_source import GgufSource
+from model_runner.loading.safetensors_source import SafetensorsSource
+from model_runner.loading.source import TensorSource
+from model_runner.models.decoder import Decoder
+from model_runner.models.decoder_weights import DecoderLoader
+from model_runner.models.families import FAMILIES, build_decoder_spec
+
+
+class Model(Protocol):
+    """What the runner runs."""
+
+    vocab_size: int
+
+    def forward(self, batch: RaggedBatch, attention: AttentionBackend) -> torch.Tensor:
+        """Logits [S, V] float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    model: Model
+    attention_layers: tuple[AttentionLayer, ...]
+    context_length: int
+    num_parameters: int
+
+
+def load_model(
+    config: RunnerConfig, *, device: torch.device, dtype: torch.dtype, progress: Callable[[str, float], None]
+) -> LoadedModel:
+    """
+    Load the model that a configuration names.
+
+    Raises
+    ------
+    ModelLoadError
+        If it cannot be served.
+    """
+    progress("reading the model's configuration", 0.0)
+    model_config, source = _open(config)
+    if model_config.model_type not in FAMILIES:
+        raise ModelLoadError(f"architecture {model_config.model_type!r} is not supported; {', '.join(FAMILIES)} are")
+    context_length = choose_context_length(config, model_config)
+    spec = build_decoder_spec(model_config, context_length=context_length)
+    loader = DecoderLoader(
+        spec,
+        source,
+        dtype=dtype,
+        device=device,
+        progress=lambda fraction: progress("loading weights", fraction),
+    )
+    return LoadedModel(
+        model=Decoder(spec, loader.load(), dtype=dtype, device=device),
+        attention_layers=Decoder.attention_layers(spec),
+        context_length=context_length,
+        num_parameters=loader.num_parameters,
+    )
+
+
+def choose_context_length(config: RunnerConfig, model_config: PretrainedConfig) -> int:
+    """
+    The context length to serve.
+
+    Raises
+    ------
+    ModelLoadError
+        If more is asked for than the model was made for.
+    """
+    own = getattr(model_config, "max_position_embeddings", None)
+    if config.context_length is None:
+        if own is None:
+            raise ModelLoadError("the model's configuration states no context length; set one")
+        return int(own)
+    if config.context_length < 1 or (own is not None and config.context_length > own):
+        raise ModelLoadError(f"context length {config.context_length} is not between 1 and the model's {own}")
+    return config.context_length
+
+
+def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource]:
+    path = config.model_path
+    is_gguf = path.suffix == ".gguf"
+    if config.load_format == "gguf" or (config.load_format == "auto" and is_gguf):
+        if not path.is_file():
+            raise ModelLoadError(f"{path} is not a file")
+        source = GgufSource(path)
+        return source.config, source
+    model_config = _read_config(path)
+    if config.load_format == "dummy":
+        return model_config, DummySource(config.seed)
+    return model_config, SafetensorsSource(path)
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelLoadError(f"{folder} holds no config.json, so it is no model folder")
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not JSON: {error}") from error
+    try:
+        return AutoConfig.for_model(**settings)
+    except Exception as error:
+        raise ModelLoadError(str(error)) from error

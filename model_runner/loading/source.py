@@ -1,0 +1,79 @@
+"""A set of named tensors that is read one at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from model_runner.errors import ModelLoadError
+
+
+class TensorSource(ABC):
+    """Named tensors, read one by one so that no second copy of the weights ever exists.
+
+    Names are those of the model's Hugging Face checkpoint. The source remembers what was read, so that a tensor
+    nobody asked for is an error and not a quietly different model.
+    """
+
+    def __init__(self) -> None:
+        self._read_names: set[str] = set()
+
+    @abstractmethod
+    def names(self) -> frozenset[str]:
+        """Every tensor there is."""
+
+    @abstractmethod
+    def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """The tensor on the CPU, in the type it is stored in (dequantised if it is quantised)."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        """
+        Read one tensor.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the checkpoint.
+        shape : sequence of int
+            The shape that the model's configuration asks for.
+
+        Returns
+        -------
+        torch.Tensor
+            On the CPU, in the stored type.
+
+        Raises
+        ------
+        ModelLoadError
+            If there is no such tensor, or its shape is another.
+        """
+        if name not in self:
+            raise ModelLoadError(f"the checkpoint has no tensor {name!r}, which the model's configuration asks for")
+        self._read_names.add(name)
+        tensor = self._load(name, shape)
+        if tuple(tensor.shape) != tuple(shape):
+            raise ModelLoadError(
+                f"tensor {name!r} has shape {tuple(tensor.shape)}, the model's configuration asks for {tuple(shape)}"
+            )
+        return tensor
+
+    def skip(self, name: str) -> None:
+        """Mark a tensor as known and not needed."""
+        self._read_names.add(name)
+
+    def unread(self) -> list[str]:
+        """Names of the tensors that nobody read or skipped."""
+        return sorted(self.names() - self._read_names)
+
+
+def refuse_unread(source: TensorSource) -> None:
+    """Raise :class:`ModelLoadError` naming the tensors that the model did not use."""
+    unread = source.unread()
+    if unread:
+        shown = ", ".join(unread[:8]) + (f" and {len(unread) - 8} more" if len(unread) > 8 else "")
+        raise ModelLoadError(f"the checkpoint has tensors that this model has no place for: {shown}")
