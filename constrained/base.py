@@ -130,12 +130,12 @@ class BaseGrammarObject(ABC):
         mask = row.repeat(batch_size, 1)
         return mask.pin_memory() if torch.device(device).type == "cuda" else mask
 
-    def fill_vocab_mask(self, vocab_mask: torch.Tensor, row: int) -> None:
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
         """Write the mask of this state to one row of a contiguous host mask. [.., ceil(V / 32)] int32"""
         words: npt.NDArray[np.int32] = vocab_mask.numpy()
         if not self._is_stopped:
-            self._fill(words, row)
-        self._finish_row(words[row])
+            self._fill(words, idx)
+        self._finish_row(words[idx])
 
     @staticmethod
     def fill_vocab_mask_batched(
@@ -299,19 +299,19 @@ class BaseGrammarBackend(ABC):
         self.service: CompileService | None = None
         """Compiles in workers and caches; set by :func:`create_grammar_backend`, absent inside a worker."""
 
-    # compiling, in a worker; raises GrammarError
+    # compiling, in a worker: the value is what constrained.schema prepared; raises GrammarError
 
     @abstractmethod
-    def dispatch_json(self, spec: GrammarSpec) -> BaseGrammarObject: ...
+    def dispatch_json(self, value: str) -> BaseGrammarObject: ...
 
     @abstractmethod
-    def dispatch_regex(self, spec: GrammarSpec) -> BaseGrammarObject: ...
+    def dispatch_regex(self, value: str) -> BaseGrammarObject: ...
 
     @abstractmethod
-    def dispatch_ebnf(self, spec: GrammarSpec) -> BaseGrammarObject: ...
+    def dispatch_ebnf(self, value: str) -> BaseGrammarObject: ...
 
     @abstractmethod
-    def dispatch_structural_tag(self, spec: GrammarSpec) -> BaseGrammarObject: ...
+    def dispatch_structural_tag(self, value: str) -> BaseGrammarObject: ...
 
     def _init_value_dispatch(self, key: GrammarSpec) -> BaseGrammarObject:
         """Compile here and now; an error becomes an :class:`InvalidGrammarObject`."""
@@ -322,7 +322,7 @@ class BaseGrammarBackend(ABC):
             "structural_tag": self.dispatch_structural_tag,
         }[key.kind]
         try:
-            return dispatch(key)
+            return dispatch(key.value)
         except GrammarError as error:
             return InvalidGrammarObject(self.environment, error)
 

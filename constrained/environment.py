@@ -75,7 +75,10 @@ class GrammarEnvironment:
 def ids_to_words(token_ids: list[int] | range, num_words: int) -> npt.NDArray[np.int32]:
     """A mask row with the bits of ``token_ids``. [num_words] int32, read-only"""
     bits = np.zeros(num_words * 32, dtype=np.bool_)
-    bits[np.fromiter(token_ids, dtype=np.int64, count=len(token_ids))] = True
+    if isinstance(token_ids, range):
+        bits[token_ids.start : token_ids.stop : token_ids.step] = True
+    else:
+        bits[np.array(token_ids, dtype=np.int64)] = True
     words = np.packbits(bits, bitorder="little").view(np.int32)
     words.flags.writeable = False
     return words

@@ -1,0 +1,167 @@
+"""outlines-core: regular expressions, and JSON Schema by way of one, as an index of the vocabulary by state."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import outlines_core
+from cachetools import LRUCache
+from outlines_core import json_schema
+from typing_extensions import Self
+
+from constrained.base import BaseGrammarBackend, BaseGrammarObject, refuse, register_grammar_backend
+from constrained.config import MAX_WHITESPACE_CHARACTERS, JsonWhitespace
+from constrained.environment import GrammarEnvironment, ids_to_words
+from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.jump_forward import JumpForwardMap
+
+_JSON_WHITESPACE: dict[JsonWhitespace, str] = {
+    "compact": "",
+    "bounded": rf"[ \t\r\n]{{0,{MAX_WHITESPACE_CHARACTERS}}}",
+    "any": r"[ \t\r\n]*",
+}
+
+_BYTE_END = 256
+_MASKS_KEPT = 512
+
+
+class OutlinesGrammar:
+    """The automata of one expression, shared by every state in it.
+
+    ``index`` moves by tokens and ``bytes_index`` by bytes: outlines-core builds both from the same expression.
+    """
+
+    def __init__(self, index: outlines_core.Index, bytes_index: outlines_core.Index, num_words: int) -> None:
+        self.index = index
+        self.bytes_index = bytes_index
+        self.initial_state: int = index.get_initial_state()
+        self.initial_byte_state: int = bytes_index.get_initial_state()
+        edges: dict[int, dict[int, int]] = bytes_index.get_transitions()
+        self.jump_forward = JumpForwardMap(
+            {s: {b: t for b, t in out.items() if b != _BYTE_END} for s, out in edges.items()},
+            bytes_index.get_final_states(),
+        )
+        self._num_words = num_words
+        self._masks: LRUCache[int, npt.NDArray[np.int32]] = LRUCache(maxsize=_MASKS_KEPT)
+
+    def mask(self, state: int) -> npt.NDArray[np.int32]:
+        """The mask row of an index state. [ceil(V / 32)] int32, read-only"""
+        words = self._masks.get(state)
+        if words is None:
+            words = ids_to_words(self.index.get_allowed_tokens(state) or [], self._num_words)
+            self._masks[state] = words
+        return words
+
+    @cached_property
+    def payload(self) -> bytes:
+        return msgspec.msgpack.encode([self.index.__reduce__()[1][0], self.bytes_index.__reduce__()[1][0]])
+
+
+class OutlinesObject(BaseGrammarObject):
+    """A history of states: roll-back is cutting it."""
+
+    def __init__(self, environment: GrammarEnvironment, grammar: OutlinesGrammar) -> None:
+        super().__init__(environment)
+        self.grammar = grammar
+        self._states = [(grammar.initial_state, grammar.initial_byte_state)]
+
+    @property
+    def size_bytes(self) -> int:
+        return 3 * len(self.grammar.payload) + _MASKS_KEPT * self.environment.num_mask_words * 4
+
+    def _accept(self, token_id: int) -> bool:
+        state, byte_state = self._states[-1]
+        following = self.grammar.index.get_next_state(state, token_id)
+        if following is None:
+            return False
+        byte_following = self.grammar.jump_forward.advance(byte_state, self.environment.matchable_bytes[token_id])
+        if byte_following is None:
+            raise GrammarError("the two automata of a regular expression disagree")
+        self._states.append((following, byte_following))
+        return True
+
+    def _rollback(self, k: int) -> None:
+        del self._states[-k:]
+
+    def _is_accepting(self) -> bool:
+        return self.grammar.jump_forward.is_final(self._states[-1][1])
+
+    def _can_extend(self) -> bool:
+        return self.grammar.jump_forward.has_exit(self._states[-1][1])
+
+    def _fill(self, words: npt.NDArray[np.int32], row: int) -> None:
+        words[row] = self.grammar.mask(self._states[-1][0])
+
+    def _forced_bytes(self) -> bytes:
+        return self.grammar.jump_forward.forced(self._states[-1][1])
+
+    def _copy(self) -> Self:
+        return type(self)(self.environment, self.grammar)
+
+
+class OutlinesBackend(BaseGrammarBackend):
+    name = "outlines"
+
+    @cached_property
+    def vocabulary(self) -> outlines_core.Vocabulary:
+        ids_by_bytes: dict[bytes, list[int]] = {}
+        for token_id, token in enumerate(self.environment.matchable_bytes):
+            if token:
+                ids_by_bytes.setdefault(token, []).append(token_id)
+        return outlines_core.Vocabulary(self.environment.eos_token_ids[0], ids_by_bytes)
+
+    @cached_property
+    def byte_vocabulary(self) -> outlines_core.Vocabulary:
+        return outlines_core.Vocabulary(_BYTE_END, {bytes([b]): [b] for b in range(256)})
+
+    @property
+    def version(self) -> str:
+        return f"outlines-{version('outlines_core')}"
+
+    def dispatch_json(self, value: str) -> BaseGrammarObject:
+        try:
+            pattern = json_schema.build_regex_from_schema(
+                value, _JSON_WHITESPACE[self.environment.config.json_whitespace]
+            )
+        except (ValueError, TypeError) as error:
+            raise InvalidGrammarError(f"invalid schema: {error}") from error
+        return self.dispatch_regex(pattern)
+
+    def dispatch_regex(self, value: str) -> BaseGrammarObject:
+        try:
+            index = outlines_core.Index(value, self.vocabulary)
+            bytes_index = outlines_core.Index(value, self.byte_vocabulary)
+        except ValueError as error:
+            raise InvalidGrammarError(f"invalid regular expression: {error}") from error
+        return self._object(index, bytes_index)
+
+    def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
+        raise refuse(self.name, "EBNF grammars")
+
+    def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
+        raise refuse(self.name, "structural tags")
+
+    def serialize(self, compiled: BaseGrammarObject) -> bytes:
+        if not isinstance(compiled, OutlinesObject):
+            raise TypeError(f"not a grammar of this backend: {type(compiled).__name__}")
+        return compiled.grammar.payload
+
+    def deserialize(self, payload: bytes) -> BaseGrammarObject:
+        try:
+            index, bytes_index = msgspec.msgpack.decode(payload, type=tuple[bytes, bytes])
+            return self._object(outlines_core.Index.from_binary(index), outlines_core.Index.from_binary(bytes_index))
+        except (ValueError, msgspec.DecodeError) as error:
+            raise GrammarError(f"a compiled grammar cannot be read back: {error}") from error
+
+    def _object(self, index: Any, bytes_index: Any) -> BaseGrammarObject:
+        return OutlinesObject(
+            self.environment, OutlinesGrammar(index, bytes_index, self.environment.num_mask_words)
+        )
+
+
+register_grammar_backend(OutlinesBackend.name, OutlinesBackend)

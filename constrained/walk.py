@@ -1,0 +1,60 @@
+"""Trying a compiled grammar out before any request is served with it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from constrained.base import BaseGrammarObject
+from constrained.errors import InvalidGrammarError, NoLegalTokenError
+
+
+def legal_token_ids(grammar: BaseGrammarObject) -> npt.NDArray[np.int64]:
+    """The ids whose mask bit is set in this state, ascending."""
+    return _legal_token_ids(grammar, grammar.allocate_vocab_mask(grammar.environment.vocab_size, 1))
+
+
+def walk(grammar: BaseGrammarObject, num_steps: int, seed: int = 0) -> None:
+    """Take random legal steps: fill the mask, accept one of its tokens, now and then roll some back.
+
+    What a walk finds here, under a worker's limits, cannot happen to the process that serves.
+
+    Raises
+    ------
+    InvalidGrammarError
+        When the start state allows no token at all: nothing satisfies the specification.
+    GrammarError
+        Whatever the grammar itself raises on the way.
+    """
+    state = grammar.copy()
+    choose = random.Random(seed)
+    mask = state.allocate_vocab_mask(state.environment.vocab_size, 1)
+    depth = 0
+    for step in range(num_steps):
+        if state.is_terminated():
+            state.rollback(depth)
+            depth = 0
+        token_ids = _legal_token_ids(state, mask)
+        if not len(token_ids):
+            if step == 0:
+                raise InvalidGrammarError("nothing satisfies this specification: no answer can even begin")
+            if depth == 0:
+                raise NoLegalTokenError("the grammar lost its start state on roll-back")
+            # A dead end inside: legal, and found before sampling when a request meets it.
+            state.rollback(depth)
+            depth = 0
+            continue
+        state.accept_token(int(token_ids[choose.randrange(len(token_ids))]))
+        depth += 1
+        if choose.random() < 0.1:
+            back = choose.randint(1, depth)
+            state.rollback(back)
+            depth -= back
+
+
+def _legal_token_ids(grammar: BaseGrammarObject, mask: torch.Tensor) -> npt.NDArray[np.int64]:
+    grammar.fill_vocab_mask(mask, 0)
+    return np.flatnonzero(np.unpackbits(mask.numpy()[0].view(np.uint8), bitorder="little"))
