@@ -1,0 +1,74 @@
+"""First code of each child process. Heavy modules are imported here, so only the process that needs them has them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from server.launch.console import log_to_stderr
+from server.launch.status import StatusPipe
+
+if TYPE_CHECKING:
+    from constrained.config import GrammarConfig
+    from model_runner.config import RunnerConfig
+    from scheduler.config import SchedulerConfig
+    from server.config import HttpConfig
+    from server.models.assets import ModelAssets
+
+_ORPHANED = 70
+_PR_SET_PDEATHSIG = 1
+
+
+def scheduler_entry(
+    log_level: str,
+    config: SchedulerConfig,
+    runner: RunnerConfig,
+    grammar: GrammarConfig | None,
+    eos_token_ids: tuple[int, ...],
+    tokenizer_json: Path,
+    status: Connection,
+) -> None:
+    """The scheduler process."""
+    die_with_parent()
+    log_to_stderr(log_level)
+    from scheduler.process import run_scheduler
+
+    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, StatusPipe.take_over(status))
+
+
+def http_entry(
+    log_level: str, config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection
+) -> None:
+    """An HTTP process."""
+    die_with_parent()
+    log_to_stderr(log_level)
+    from server.worker import run_http_worker
+
+    run_http_worker(config, assets, listener, StatusPipe.take_over(status))
+
+
+def die_with_parent() -> None:
+    """End this process when the supervisor is gone, however it went.
+
+    A thread watches on every system; on Linux the kernel does too, for the case that this process hangs in native code.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a libc without prctl: the thread remains
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(_ORPHANED)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -1,0 +1,83 @@
+"""From settings to a running server."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from server.launch import exit_codes
+from server.launch.child import ChildSpec
+from server.launch.console import Console, log_to_stderr
+from server.launch.entries import http_entry, scheduler_entry
+from server.launch.errors import StartError
+from server.launch.listener import bind_listener, listen
+from server.launch.ready import ready_text
+from server.launch.runtime_dir import runtime_dir
+from server.launch.signals import exit_on_sigterm, queued_signals
+from server.launch.supervisor import Supervisor
+from server.models import ModelAssets, ModelResolutionError, resolve
+from server.settings import ServeSettings
+
+
+def launch(settings: ServeSettings, console: Console) -> int:
+    """Serve until a signal comes; returns one of :mod:`server.launch.exit_codes`."""
+    log_to_stderr(settings.log_level)
+    try:
+        # The port first: whoever has it, the person should know before a download.
+        with bind_listener(settings.host, settings.port) as listener:
+            with exit_on_sigterm():
+                assets = resolve_model(settings, console)
+            with queued_signals() as signals, runtime_dir() as folder:
+                listen(listener)
+                port = listener.getsockname()[1]
+                supervisor = Supervisor(
+                    child_specs(settings, assets, listener, folder),
+                    listener=listener,
+                    console=console,
+                    drain_timeout=settings.drain_timeout,
+                    on_ready=lambda: console.say(ready_text(settings, assets, port)),
+                )
+                console.stage("Starting")
+                return supervisor.run(signals)
+    except (StartError, ModelResolutionError) as error:
+        console.fail(str(error))
+        return exit_codes.FAILED_TO_START
+
+
+def resolve_model(settings: ServeSettings, console: Console) -> ModelAssets:
+    """The model's files on this machine, fetched if need be."""
+    return resolve(
+        settings.model,
+        revision=settings.revision,
+        tokenizer=settings.tokenizer,
+        chat_template=settings.chat_template,
+        served_model_name=settings.served_model_name[0] if settings.served_model_name else None,
+        load_format=settings.load_format,
+        context_length=settings.context_length,
+        progress=console,
+    )
+
+
+def child_specs(settings: ServeSettings, assets: ModelAssets, listener: socket.socket, folder: Path) -> list[ChildSpec]:
+    """One scheduler and the HTTP processes, joined by a socket in ``folder``."""
+    endpoint = f"ipc://{folder}/scheduler.sock"
+    metrics_directory = None
+    if settings.http_workers > 1:
+        metrics_directory = folder / "metrics"
+        metrics_directory.mkdir()
+    http_config = settings.http_config(endpoint, metrics_directory=metrics_directory)
+    scheduler_arguments = (
+        settings.log_level,
+        settings.scheduler_config(endpoint),
+        settings.runner_config(assets),
+        settings.grammar_config(),
+        assets.eos_token_ids,
+        assets.tokenizer_json,
+    )
+    return [
+        ChildSpec("scheduler", "scheduler", scheduler_entry, scheduler_arguments),
+        *(
+            ChildSpec(f"http-{i}", "http", http_entry, (settings.log_level, http_config, assets, listener))
+            for i in range(settings.http_workers)
+        ),
+    ]

@@ -1,0 +1,41 @@
+"""What is printed when the server is ready: where it is and a request to paste."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from server.models.assets import ModelAssets
+from server.settings import ServeSettings
+
+
+def base_url(settings: ServeSettings, port: int) -> str:
+    """Address a client on this machine can use."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    scheme = "https" if settings.ssl_certfile else "http"
+    return f"{scheme}://{host}:{port}{settings.root_path.rstrip('/')}"
+
+
+def ready_text(settings: ServeSettings, assets: ModelAssets, port: int) -> str:
+    """A ready line and a ``curl`` command that works when pasted into a shell."""
+    url = base_url(settings, port)
+    name = settings.served_model_name[0] if settings.served_model_name else assets.name
+    lines = [f"curl {url}/v1/chat/completions \\", "  -H 'Content-Type: application/json' \\"]
+    if settings.api_key:
+        lines.append('  -H "Authorization: Bearer $SCANSION_API_KEY" \\')
+    lines.append(f"  -d {shlex.quote(json.dumps(_example(name, settings, assets)))}")
+    if assets.chat_template is None:
+        lines[0] = f"curl {url}/v1/completions \\"
+    return f"Scansion is ready: {name} on {url}\n\nTry it:\n\n" + "\n".join(lines) + "\n"
+
+
+def _example(name: str, settings: ServeSettings, assets: ModelAssets) -> dict[str, object]:
+    if assets.chat_template is None:
+        return {"model": name, "prompt": "The capital of France is", "max_tokens": 16}
+    return {
+        "model": name,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": 64,
+    }

@@ -1,0 +1,306 @@
+"""Every setting of ``scansion serve``, once: flags, environment variables, the YAML file and the docs come from here.
+
+Precedence: flag, then environment (``SCANSION_`` and the name in capitals), then ``--config`` file, then default.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from constrained.config import GrammarConfig, JsonWhitespace
+from model_runner.config import DtypeName, LoadFormat, RunnerConfig
+from scheduler.config import SchedulePolicy, SchedulerConfig
+from server.config import HttpConfig, LogFormat, LogLevel
+from server.models.assets import ModelAssets
+
+ENVIRONMENT_PREFIX = "SCANSION_"
+
+Texts = Annotated[tuple[str, ...], NoDecode]
+"""Several texts: a repeated flag, a YAML list, or a comma-separated environment variable."""
+
+
+def _option(group: str, default: object, description: str, *, metavar: str | None = None, **constraints: Any) -> Any:
+    """A field that knows its help group and how its value is called in the help."""
+    extra: dict[str, JsonValue] = {"group": group, "metavar": metavar}
+    return Field(default, description=description, json_schema_extra=extra, **constraints)
+
+
+_model = partial(_option, "Model")
+_server = partial(_option, "Server")
+_limit = partial(_option, "Limits of a request")
+_scheduling = partial(_option, "Scheduling")
+_device = partial(_option, "Device and memory")
+_grammar = partial(_option, "Grammars")
+
+
+class ServeSettings(BaseSettings):
+    """Settings of ``scansion serve``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, protected_namespaces=(), env_ignore_empty=True
+    )
+
+    model: str | None = _model(
+        None,
+        "A .gguf file, a folder of safetensors, or a Hugging Face id. Unset: SmolLM2-135M-Instruct, fetched once.",
+        metavar="MODEL",
+    )
+    served_model_name: Texts = _model(
+        (),
+        "Model id that clients use; several may be given, the first is the one shown. Unset: taken from --model.",
+        metavar="NAME",
+    )
+    revision: str | None = _model(None, "Branch, tag or commit of a Hugging Face id.", metavar="REVISION")
+    tokenizer: str | None = _model(
+        None, "Another folder or Hugging Face id to take tokenizer and chat template from.", metavar="FOLDER"
+    )
+    chat_template: str | None = _model(
+        None, "A Jinja file, or the name of one of the model's own templates.", metavar="FILE"
+    )
+    load_format: LoadFormat = _model(
+        RunnerConfig.load_format, "How weights are read. dummy: random ones, from config.json alone."
+    )
+    dtype: DtypeName = _model(
+        RunnerConfig.dtype,
+        "Type to compute in. auto: bfloat16 where the device computes it well, else float32. In float32 an answer does "
+        "not depend on what else runs.",
+    )
+    context_length: int | None = _model(
+        None, "Most tokens of prompt and answer together. Unset: the model's own.", metavar="TOKENS", ge=1
+    )
+    seed: int = _model(RunnerConfig.seed, "Seed of the weights of --load-format dummy.", metavar="N")
+
+    host: str = _server(
+        "127.0.0.1",
+        "Address to listen on. 0.0.0.0 is every interface: give --api-key with it.",
+        metavar="ADDRESS",
+        min_length=1,
+    )
+    port: int = _server(30000, "TCP port. 0 takes a free one and prints it.", metavar="PORT", ge=0, le=65535)
+    http_workers: int = _server(1, "HTTP processes, all on the same port.", metavar="N", ge=1, le=64)
+    api_key: Texts = _server(
+        (),
+        "Key that clients must send on every route but /health; several may be given. Flags can be read by other users "
+        "of the machine: prefer SCANSION_API_KEY or the file.",
+        metavar="KEY",
+        repr=False,
+    )
+    ssl_certfile: Path | None = _server(None, "TLS certificate chain, PEM.", metavar="FILE")
+    ssl_keyfile: Path | None = _server(None, "TLS private key, PEM.", metavar="FILE")
+    ssl_keyfile_password: str | None = _server(None, "Password of the private key.", metavar="TEXT", repr=False)
+    cors_origins: Texts = _server(
+        HttpConfig.cors_origins,
+        "Web origin that browsers may call from; several may be given, * is any.",
+        metavar="ORIGIN",
+    )
+    root_path: str = _server(HttpConfig.root_path, "Path prefix that a reverse proxy strips.", metavar="PATH")
+    docs: bool = _server(HttpConfig.docs, "Serve /docs and /openapi.json.")
+    drain_timeout: float = _server(
+        HttpConfig.drain_timeout, "How long running requests may go on after SIGTERM.", metavar="SECONDS", ge=0
+    )
+    log_level: LogLevel = _server(HttpConfig.log_level, "Least serious log line to print.")
+    log_format: LogFormat = _server(HttpConfig.log_format, "Log lines for people or for machines.")
+    access_log: bool = _server(HttpConfig.access_log, "Log one line a request.")
+
+    max_body_bytes: int = _limit(HttpConfig.max_body_bytes, "Longest request body.", metavar="BYTES", ge=1024)
+    max_choices: int = _limit(HttpConfig.max_choices, "Largest n.", metavar="N", ge=1)
+    max_prompts: int = _limit(HttpConfig.max_prompts, "Most prompts of one completions request.", metavar="N", ge=1)
+    max_stop_strings: int = _limit(HttpConfig.max_stop_strings, "Most stop strings.", metavar="N", ge=0)
+    max_top_logprobs: int = _limit(HttpConfig.max_top_logprobs, "Most log-probabilities a token.", metavar="N", ge=0)
+    request_timeout: float = _limit(
+        HttpConfig.request_timeout, "Longest time from admission to the last token.", metavar="SECONDS", gt=0
+    )
+
+    max_running_requests: int = _scheduling(
+        SchedulerConfig.max_running_requests, "Most choices that run at once.", metavar="N", ge=1
+    )
+    max_queued_requests: int = _scheduling(
+        SchedulerConfig.max_queued_requests, "Most requests that wait; one more is answered 429.", metavar="N", ge=0
+    )
+    max_batch_tokens: int = _scheduling(
+        SchedulerConfig.max_batch_tokens,
+        "Token budget of one step; longer prompts are computed in chunks.",
+        metavar="TOKENS",
+        ge=1,
+    )
+    schedule_policy: SchedulePolicy = _scheduling(
+        SchedulerConfig.policy, "Who runs first. lpm: the longest prefix match. fcfs: first come, first served."
+    )
+    prefix_cache: bool = _scheduling(SchedulerConfig.prefix_cache, "Reuse the computed beginnings of earlier prompts.")
+
+    device: str = _device(
+        RunnerConfig.device,
+        "cpu, cuda, or cuda:N. auto: CUDA when there is one.",
+        metavar="DEVICE",
+    )
+    attention_backend: str = _device(
+        RunnerConfig.attention_backend, "Attention kernels. auto: the best for the device.", metavar="NAME"
+    )
+    page_size: int = _device(
+        RunnerConfig.page_size, "Tokens in a page of the KV cache.", metavar="TOKENS", ge=1, le=1024
+    )
+    kv_cache_tokens: int | None = _device(
+        None, "Capacity of the KV cache. Unset: from the memory that is free.", metavar="TOKENS", ge=1
+    )
+    memory_fraction: float = _device(
+        RunnerConfig.memory_fraction,
+        "Share of the free memory that the KV cache may take.",
+        metavar="SHARE",
+        gt=0,
+        le=1,
+    )
+    num_threads: int | None = _device(
+        None, "CPU compute threads. Unset: from the cores that are there.", metavar="N", ge=1
+    )
+
+    grammar_backend: str = _grammar(
+        GrammarConfig.backend,
+        "Engine that enforces response formats. auto: for each request one that can.",
+        metavar="NAME",
+    )
+    grammar_timeout: float = _grammar(
+        GrammarConfig.timeout, "Longest time to compile a grammar.", metavar="SECONDS", gt=0
+    )
+    grammar_workers: int = _grammar(
+        GrammarConfig.compile_workers, "Warm processes that compile grammars.", metavar="N", ge=1, le=64
+    )
+    grammar_memory_bytes: int = _grammar(
+        GrammarConfig.compile_memory_bytes, "Most memory one compile may take.", metavar="BYTES", ge=64 << 20
+    )
+    grammar_cache_bytes: int = _grammar(
+        GrammarConfig.cache_bytes, "Memory for compiled grammars.", metavar="BYTES", ge=0
+    )
+    grammar_disk_cache: Path | None = _grammar(
+        None, "Folder of compiled grammars that survive a restart.", metavar="FOLDER"
+    )
+    max_constraint_bytes: int = _grammar(
+        HttpConfig.max_constraint_bytes, "Longest schema, pattern or grammar.", metavar="BYTES", ge=1
+    )
+    json_whitespace: JsonWhitespace = _grammar(
+        GrammarConfig.json_whitespace, "Whitespace between JSON tokens: none, at most 8 characters, or any amount."
+    )
+    grammar_plugins: Texts = _grammar(
+        GrammarConfig.plugins, "Python module that registers further backends; several may be given.", metavar="MODULE"
+    )
+
+    @field_validator("api_key", "cors_origins", "served_model_name", "grammar_plugins", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _no_empty_key(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not key.strip() for key in keys):
+            raise ValueError("an empty key would let everyone in")
+        return keys
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", device):
+            raise ValueError("must be auto, cpu, cuda or cuda:N")
+        return device
+
+    @field_validator("ssl_certfile", "ssl_keyfile")
+    @classmethod
+    def _is_a_file(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.expanduser().is_file():
+            raise ValueError(f"there is no file {path}")
+        return None if path is None else path.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _tls_needs_both(self) -> ServeSettings:
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ValueError("--ssl-certfile and --ssl-keyfile must be given together")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What was given to the constructor, and nothing read behind its back."""
+        return (init_settings,)
+
+    def scheduler_config(self, endpoint: str) -> SchedulerConfig:
+        """What the scheduler process is told."""
+        return SchedulerConfig(
+            endpoint=endpoint,
+            max_running_requests=self.max_running_requests,
+            max_queued_requests=self.max_queued_requests,
+            max_batch_tokens=self.max_batch_tokens,
+            policy=self.schedule_policy,
+            prefix_cache=self.prefix_cache,
+        )
+
+    def runner_config(self, assets: ModelAssets) -> RunnerConfig:
+        """What the model runner is told."""
+        return RunnerConfig(
+            model_path=assets.weights_path,
+            load_format=self.load_format,
+            dtype=self.dtype,
+            device=self.device,
+            attention_backend=self.attention_backend,
+            page_size=self.page_size,
+            kv_cache_tokens=self.kv_cache_tokens,
+            memory_fraction=self.memory_fraction,
+            context_length=self.context_length,
+            num_threads=self.num_threads,
+            max_batch_tokens=self.max_batch_tokens,
+            seed=self.seed,
+        )
+
+    def grammar_config(self) -> GrammarConfig:
+        """What the grammar layer is told."""
+        return GrammarConfig(
+            backend=self.grammar_backend,
+            timeout=self.grammar_timeout,
+            compile_workers=self.grammar_workers,
+            max_compile_workers=max(GrammarConfig.max_compile_workers, self.grammar_workers),
+            compile_memory_bytes=self.grammar_memory_bytes,
+            max_spec_bytes=self.max_constraint_bytes,
+            cache_bytes=self.grammar_cache_bytes,
+            disk_cache=self.grammar_disk_cache,
+            json_whitespace=self.json_whitespace,
+            plugins=self.grammar_plugins,
+        )
+
+    def http_config(self, endpoint: str, *, metrics_directory: Path | None) -> HttpConfig:
+        """What an HTTP process is told."""
+        return HttpConfig(
+            endpoint=endpoint,
+            served_model_names=self.served_model_name,
+            api_keys=self.api_key,
+            cors_origins=self.cors_origins,
+            root_path=self.root_path,
+            ssl_certfile=self.ssl_certfile,
+            ssl_keyfile=self.ssl_keyfile,
+            ssl_keyfile_password=self.ssl_keyfile_password,
+            max_body_bytes=self.max_body_bytes,
+            max_choices=self.max_choices,
+            max_prompts=self.max_prompts,
+            max_stop_strings=self.max_stop_strings,
+            max_top_logprobs=self.max_top_logprobs,
+            max_constraint_bytes=self.max_constraint_bytes,
+            first_answer_timeout=max(HttpConfig.first_answer_timeout, self.grammar_timeout + 60),
+            request_timeout=self.request_timeout,
+            drain_timeout=self.drain_timeout,
+            log_level=self.log_level,
+            log_format=self.log_format,
+            access_log=self.access_log,
+            metrics_directory=metrics_directory,
+            docs=self.docs,
+        )
