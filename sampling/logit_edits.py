@@ -1,0 +1,108 @@
+"""Everything that changes logits before the draw, in the one documented order.
+
+Logit bias, scaling penalties, additive penalties, suppressed tokens (minimum of new tokens, bad words), then the masks
+(grammar, allow-list). The masks win: where suppression leaves a row nothing, it gives way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sampling.orchestrator import CompactPenalties, apply_compact_penalties
+from sampling.penalizers import Suppressions
+from sampling.step import AllowedTokens, LogitBias
+
+# Eight upper bounds for each value of a byte of the mask: +inf where the bit is one, -inf where it is zero.
+_BOUNDS = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
+    np.float32(np.inf),
+    np.float32(-np.inf),
+).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class LogitEdits:
+    """Edits of ``[S, V]`` logits. Positions in ``penalties`` and ``suppressions`` are logits rows."""
+
+    logit_bias: LogitBias | None = None
+    penalties: Sequence[CompactPenalties] = ()
+    suppressions: Suppressions | None = None
+    vocab_mask: torch.Tensor | None = None
+    """``[S, ceil(V / 32)]`` int32, bit 1 = allowed."""
+
+
+def apply_edits(logits: torch.Tensor, edits: LogitEdits) -> None:
+    """Apply all edits to ``logits`` ``[S, V]`` float32, contiguous, in place."""
+    flat = logits.view(-1)
+    width = logits.shape[1]
+    if edits.logit_bias is not None:
+        bias = edits.logit_bias
+        flat[bias.positions * width + bias.token_ids] += bias.values
+    for penalties in edits.penalties:
+        apply_compact_penalties(logits, penalties)
+    if edits.suppressions is None:
+        if edits.vocab_mask is not None:
+            apply_mask(logits, edits.vocab_mask)
+        return
+    suppressed = edits.suppressions
+    index = suppressed.positions * width + suppressed.token_ids
+    if edits.vocab_mask is not None:
+        apply_mask(logits, edits.vocab_mask)
+    saved = flat[index]
+    # A pair may stand twice, once active and once not: the minimum is right in any order of writing.
+    bound = torch.where(suppressed.active, float("-inf"), float("inf"))
+    flat.scatter_reduce_(0, index, bound, "amin")
+    rows = torch.unique(suppressed.positions) if logits.device.type == "cpu" else None
+    highest = logits.amax(dim=1) if rows is None else _amax_of_rows(logits, rows)
+    gives_way = torch.isneginf(highest[suppressed.positions])
+    flat[index] = torch.where(gives_way, saved, flat[index])
+
+
+def join_masks(
+    vocab_mask: torch.Tensor | None, allowed: AllowedTokens | None, num_positions: int
+) -> torch.Tensor | None:
+    """The grammar's mask and the allow-lists as one; where they have no token in common the grammar's alone."""
+    if allowed is None:
+        return vocab_mask
+    if vocab_mask is None:
+        every = torch.full((num_positions, allowed.words.shape[1]), -1, dtype=torch.int32, device=allowed.words.device)
+        every[allowed.positions] = allowed.words
+        return every
+    joined = vocab_mask.clone()
+    own = vocab_mask[allowed.positions]
+    both = own & allowed.words
+    joined[allowed.positions] = torch.where((both != 0).any(dim=1, keepdim=True), both, own)
+    return joined
+
+
+def apply_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """Set the logits of tokens whose bit is zero to -inf, in place; NaN stays NaN, so that a broken row is noticed."""
+    if logits.device.type == "cpu":
+        _apply_mask_cpu(logits, vocab_mask)
+        return
+    bits = torch.arange(32, device=logits.device, dtype=torch.int32)
+    allowed = ((vocab_mask[:, :, None] >> bits) & 1).view(len(logits), -1)[:, : logits.shape[1]]
+    logits.copy_(torch.minimum(logits, torch.where(allowed == 1, float("inf"), float("-inf"))))
+
+
+def _apply_mask_cpu(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    values = logits.numpy()
+    words = np.ascontiguousarray(vocab_mask.numpy())
+    unconstrained = (words[:, : values.shape[1] // 32] == -1).all(axis=1)
+    bounds = np.empty((words.shape[1] * 4, 8), np.float32)
+    for row in range(len(values)):
+        # One row at a time stays in a core's cache, which makes it several times faster than all rows at once.
+        if unconstrained[row] and values.shape[1] % 32 == 0:
+            continue
+        np.take(_BOUNDS, words[row].view(np.uint8), axis=0, out=bounds, mode="clip")
+        np.minimum(values[row], bounds.reshape(-1)[: values.shape[1]], out=values[row])
+
+
+def _amax_of_rows(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    highest = torch.zeros(len(logits))
+    highest[rows] = logits[rows].amax(dim=1)
+    return highest
