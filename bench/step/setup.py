@@ -1,0 +1,131 @@
+"""The processes' objects in one thread: runner, sampler, executor, scheduler, and the spans around their parts."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bench.step.profile import StepProfileError, StepShape
+from bench.step.spans import Spans
+from constrained.environment import GrammarEnvironment
+from constrained.vocabulary import Vocabulary
+from model_runner import runner as runner_module
+from model_runner.attention.base import AttentionBackend
+from model_runner.config import RunnerConfig
+from model_runner.layers import linear
+from model_runner.runner import ModelRunner
+from sampling.sampler import SamplerState
+from scheduler import step_executor
+from scheduler.config import SchedulerConfig
+from scheduler.connection import RouterConnection
+from scheduler.loop import Scheduler
+from scheduler.messages import SchedulerReady
+from scheduler.step_executor import StepExecutor
+from server.models.assets import ModelAssets
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a profile runs on."""
+
+    scheduler: Scheduler
+    runner: ModelRunner
+    spans: Spans
+    endpoint: str
+
+    @property
+    def num_threads(self) -> int:
+        return torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def set_up(runner_config: RunnerConfig, shape: StepShape, assets: ModelAssets) -> Iterator[Setup]:
+    """Load the model and join a scheduler to it; everything is taken down at the end."""
+    runner_config = replace(
+        runner_config,
+        kv_cache_tokens=shape.kv_cache_tokens(runner_config.page_size),
+        max_batch_tokens=shape.prefill_tokens,
+    )
+    runner = ModelRunner(runner_config)
+    if runner.context_length < shape.longest:
+        raise StepProfileError(f"the model's context of {runner.context_length} tokens is less than {shape.longest}")
+    vocabulary = Vocabulary.from_tokenizer_json(assets.tokenizer_json)
+    sampler = SamplerState(runner.vocab_size, assets.eos_token_ids, runner.device)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="scansion-bench-"))
+        config = SchedulerConfig(
+            endpoint=f"ipc://{folder}/scheduler",
+            max_running_requests=max(shape.row_counts),
+            max_batch_tokens=shape.prefill_tokens,
+        )
+        executor = StepExecutor(runner, sampler, overlap=config.overlap)
+        connection = RouterConnection(config.endpoint)
+        stack.callback(connection.close)
+        manager = None
+        if shape.grammar is not None:
+            # Here, because the grammar libraries take a while to load.
+            from bench.step.grammars import InPlaceGrammars
+
+            manager = InPlaceGrammars(
+                GrammarEnvironment(vocabulary, max(runner.vocab_size, len(vocabulary)), assets.eos_token_ids)
+            )
+        scheduler = Scheduler(
+            config,
+            executor,
+            connection,
+            ready=_ready(runner, config),
+            page_size=runner.page_size,
+            eos_token_ids=assets.eos_token_ids,
+            token_bytes=vocabulary.visible_bytes,
+            grammar_manager=manager,
+        )
+        spans = Spans(torch.cuda.synchronize if runner.device.type == "cuda" else lambda: None)
+        stack.callback(spans.unwrap)
+        spans.wrap(scheduler, "receive", "receive")
+        spans.wrap(scheduler, "step", "apply")
+        spans.wrap(scheduler.planner, "plan", "plan")
+        spans.wrap(executor, "launch", "launch")
+        spans.wrap(executor, "collect", "collect")
+        spans.wrap(sampler, "sample", "sample")
+        spans.wrap(connection, "send", "send")
+        spans.wrap(step_executor, "fill_step_mask", "mask")
+        _wrap_forward(spans, runner)
+        yield Setup(scheduler, runner, spans, config.endpoint)
+
+
+def _wrap_forward(spans: Spans, runner: ModelRunner) -> None:
+    spans.wrap(runner, "forward", "forward")
+    spans.wrap(runner_module, "build_batch", "batch")
+    for backend in _subclasses(AttentionBackend):
+        for method in ("plan", "attend"):
+            if method in vars(backend):
+                spans.wrap(backend, method, "attention")
+    for _, kind in inspect.getmembers(linear, inspect.isclass):
+        if kind.__module__ == linear.__name__ and "__call__" in vars(kind):
+            spans.wrap(kind, "__call__", "matmul")
+
+
+def _subclasses(kind: type[Any]) -> list[type[Any]]:
+    below = kind.__subclasses__()
+    return [*below, *(further for one in below for further in _subclasses(one))]
+
+
+def _ready(runner: ModelRunner, config: SchedulerConfig) -> SchedulerReady:
+    return SchedulerReady(
+        boot_id="bench",
+        context_length=runner.context_length,
+        vocab_size=runner.vocab_size,
+        kv_cache_tokens=runner.num_pages * runner.page_size,
+        max_running_requests=config.effective_max_running_requests,
+        device=str(runner.device),
+        dtype=str(runner.dtype).removeprefix("torch."),
+        attention_backend=runner.attention_backend,
+        num_parameters=runner.num_parameters,
+        weight_bytes=runner.weight_bytes,
+    )
