@@ -77,9 +77,7 @@ def _check_sampling(message: GenerateRequest, limits: ServingLimits) -> ErrorInf
 
 def _check_grammar(message: GenerateRequest, serves_grammars: bool) -> ErrorInfo | None:
     if message.grammar is not None and not serves_grammars:
-        return _invalid(
-            "Constrained output is not enabled on this server (--grammar-backend none).", "response_format"
-        )
+        return _invalid("Constrained output is not enabled on this server (--grammar-backend none).", "response_format")
     return None
 
 

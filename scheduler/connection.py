@@ -8,6 +8,7 @@ empty message is sent to each HTTP process.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,9 +53,19 @@ class _Client:
 
 
 class RouterConnection:
-    """Binds ``endpoint``; ``wake_fds`` are further descriptors whose readability ends a wait."""
+    """Binds ``endpoint``.
 
-    def __init__(self, endpoint: str, wake_fds: Sequence[int] = ()) -> None:
+    Parameters
+    ----------
+    endpoint
+        ZMQ address.
+    interrupt_fd
+        A non-blocking descriptor that ends a wait when it is readable, and is emptied here.
+    wake_fds
+        Further descriptors that end a wait; their owners empty them.
+    """
+
+    def __init__(self, endpoint: str, *, interrupt_fd: int | None = None, wake_fds: Sequence[int] = ()) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -65,7 +76,8 @@ class RouterConnection:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
-        for fd in wake_fds:
+        self._interrupt_fd = interrupt_fd
+        for fd in wake_fds if interrupt_fd is None else (interrupt_fd, *wake_fds):
             self._poller.register(fd, zmq.POLLIN)
         self._clients: dict[bytes, _Client] = {}
         self._vanished: list[bytes] = []
@@ -79,7 +91,9 @@ class RouterConnection:
     def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
         if wait and not self._vanished:
             # A short wait only while something is still to be retried; otherwise until something happens.
-            self._poller.poll(100 if self._probes_left or self._has_unsent() else None)
+            events = dict(self._poller.poll(100 if self._probes_left or self._has_unsent() else None))
+            if self._interrupt_fd is not None and self._interrupt_fd in events:
+                os.read(self._interrupt_fd, 4096)
         self._watch_disconnects()
         self._retry_unsent()
         messages: list[tuple[bytes, ToScheduler]] = []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from model_runner.forward_row import ForwardRow
-    from sampling.params import SamplingParams
     from scheduler.plan import StepPlan, StepResult
     from scheduler.request import Request, RequestGroup
 
@@ -22,11 +21,17 @@ class GrammarObject(Protocol):
 
     def rollback(self, k: int) -> None: ...
 
-    def is_terminated(self) -> bool: ...
+    def is_terminated(self) -> bool:
+        """Whether nothing may follow."""
 
-    def copy(self) -> GrammarObject: ...
+    def copy(self) -> GrammarObject:
+        """The same grammar in its start state."""
 
-    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None: ...
+    def maybe_init_reasoning(self, reasoning: bool) -> None:
+        """Tell a state in its start whether the prompt leaves a thinking part open."""
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        """Write one row of a host mask. [.., ceil(V / 32)] int32"""
 
 
 class GrammarManager(Protocol):
@@ -83,28 +88,3 @@ class Runner(Protocol):
     def forward(
         self, rows: Sequence[ForwardRow], previous_token_ids: torch.Tensor | None = None
     ) -> torch.Tensor: ...  # [S, V] float32
-
-
-class SampleOutput(Protocol):
-    token_ids: torch.Tensor  # [S] int64
-    num_accepted: Any  # [R]
-    logprobs: Any
-    failed: Any  # [R] bool
-
-
-class Sampler(Protocol):
-    """``sampling.sampler.SamplerState``."""
-
-    def add(
-        self,
-        key: Hashable,
-        params: SamplingParams,
-        prompt_token_ids: Sequence[int],
-        *,
-        seed: int,
-        choice_index: int,
-    ) -> None: ...
-
-    def remove(self, key: Hashable) -> None: ...
-
-    def sample(self, logits: torch.Tensor, rows: Sequence[Any], vocab_mask: torch.Tensor | None = None) -> Any: ...

@@ -76,7 +76,7 @@ class Scheduler:
         self._executor = executor
         self._connection = connection
         self._outbox = Outbox(connection)
-        self._ready = ready
+        self.ready = ready
         self._limits = ServingLimits(
             ready.context_length, ready.kv_cache_tokens // page_size * page_size, ready.vocab_size, eos_token_ids
         )
@@ -110,7 +110,7 @@ class Scheduler:
     def receive(self, *, wait: bool) -> None:
         for client, message in self._connection.receive(wait=wait):
             self._handle(client, message)
-        if self._grammar_queue and self._grammar_manager is not None:
+        if self._grammar_manager is not None:
             for group in self._grammar_manager.get_ready_grammar_requests():
                 if self._grammar_queue.pop(group.message.request_id, None) is group:
                     self._grammar_is_ready(group)
@@ -229,7 +229,7 @@ class Scheduler:
         elif isinstance(message, Hello):
             # The process has started or lost its connection: nobody waits for what it asked before.
             self._abort_client(client)
-            self._connection.send(client, self._ready)
+            self._connection.send(client, self.ready)
         elif isinstance(message, FlushCache):
             freed = self.planner.cache.evict(self.planner.pool.num_pages)
             freed_tokens = freed * self.planner.pool.page_size

@@ -175,6 +175,9 @@ def make_choices(group: RequestGroup, first_arrival: int, *, may_draft: bool) ->
     stops = group.sampling.stop if group.grammar is None else ()
     prompt = group.message.prompt_token_ids
     for index in range(group.sampling.n):
+        grammar = None if group.grammar is None else group.grammar.copy()
+        if grammar is not None and group.reasoning is not None:
+            grammar.maybe_init_reasoning(group.reasoning.is_thinking)
         group.choices.append(
             Request(
                 group=group,
@@ -184,7 +187,7 @@ def make_choices(group: RequestGroup, first_arrival: int, *, may_draft: bool) ->
                 prompt_length=len(prompt),
                 stop_state=StopState(stops),
                 may_draft=may_draft,
-                grammar=None if group.grammar is None else group.grammar.copy(),
+                grammar=grammar,
             )
         )
     group.num_unfinished = len(group.choices)

@@ -63,7 +63,13 @@ class DigitsGrammar:
         return len(self.accepted) >= self.length
 
     def copy(self) -> DigitsGrammar:
+        return DigitsGrammar(self.limit, self.length)
+
+    def fork(self) -> DigitsGrammar:
         return DigitsGrammar(self.limit, self.length, self.accepted)
+
+    def maybe_init_reasoning(self, reasoning: bool) -> None:
+        pass
 
     def choose(self, token_id: int) -> int:
         """What the masked draw gives where the free draw gives ``token_id``."""
@@ -168,7 +174,7 @@ class FakeExecutor:
 
     def _verify(self, request: Request, context: list[int], drafts: Sequence[int]) -> list[int]:
         drawn: list[int] = []
-        grammar = request.grammar.copy() if isinstance(request.grammar, DigitsGrammar) else None
+        grammar = request.grammar.fork() if isinstance(request.grammar, DigitsGrammar) else None
         for draft in (*drafts, None):
             token = next_token(context, salt_of(request))
             if grammar is not None:
@@ -197,7 +203,7 @@ class RandomDrafter:
     def propose(self, request: Request, max_tokens: int) -> list[int]:
         drafts: list[int] = []
         tokens = list(request.token_ids)
-        grammar = request.grammar.copy() if isinstance(request.grammar, DigitsGrammar) else None
+        grammar = request.grammar.fork() if isinstance(request.grammar, DigitsGrammar) else None
         for _ in range(self.random.randrange(max_tokens + 3)):
             token = next_token(tokens, salt_of(request))
             token = grammar.choose(token) if grammar is not None else token

@@ -1,0 +1,209 @@
+"""Entry point of a scheduler process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import signal
+import socket
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.config import SchedulerConfig
+from scheduler.messages import SchedulerReady
+
+if TYPE_CHECKING:
+    from constrained.config import GrammarConfig
+    from constrained.vocabulary import Vocabulary
+    from model_runner.config import RunnerConfig
+    from model_runner.runner import ModelRunner
+    from scheduler.interfaces import GrammarManager
+    from scheduler.loop import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+def run_scheduler(
+    config: SchedulerConfig,
+    runner: RunnerConfig,
+    grammar: GrammarConfig | None,
+    eos_token_ids: tuple[int, ...],
+    tokenizer_json: Path,
+    status: multiprocessing.connection.Connection,
+) -> None:
+    """Load the model, serve requests until SIGTERM, and exit.
+
+    ``status`` gets ``("progress", stage, fraction)`` tuples and at last ``("ready", summary)`` or
+    ``("failed", message)``; after a failure the process exits with 1. SIGTERM finishes the requests that are there
+    and refuses new ones, a second SIGTERM leaves at once; SIGINT is the parent's to handle. The process never
+    outlives its parent.
+    """
+    _die_with_parent()
+    _set_thread_environment(runner.num_threads)
+    signals = _Signals()
+    try:
+        scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals)
+    except Exception as error:
+        logger.exception("the scheduler could not start")
+        status.send(("failed", str(error) or type(error).__name__))
+        raise SystemExit(1) from error
+    signals.on_terminate = scheduler.drain
+    status.send(("ready", _summary(scheduler.ready)))
+    try:
+        scheduler.run_forever()
+    except Exception:
+        # Nobody knows what state the step left behind: the supervisor starts a fresh process.
+        logger.critical("the scheduler's loop failed", exc_info=True)
+        raise SystemExit(1) from None
+    finally:
+        close()
+
+
+class _Signals:
+    """SIGTERM drains; the descriptor is readable after a signal, so that a blocked loop wakes up."""
+
+    def __init__(self) -> None:
+        self.on_terminate = self._leave
+        self._was_told = False
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def fileno(self) -> int:
+        return self._receiver.fileno()
+
+    def _handle(self, number: int, frame: types.FrameType | None) -> None:
+        if self._was_told:
+            self._leave()
+        self._was_told = True
+        self.on_terminate()
+
+    @staticmethod
+    def _leave() -> None:
+        raise SystemExit(0)
+
+
+def _build(
+    config: SchedulerConfig,
+    runner_config: RunnerConfig,
+    grammar: GrammarConfig | None,
+    eos_token_ids: tuple[int, ...],
+    tokenizer_json: Path,
+    status: multiprocessing.connection.Connection,
+    signals: _Signals,
+) -> tuple[Scheduler, Callable[[], None]]:
+    """Load everything, and bind the socket last: who can connect can be served."""
+    # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
+    from constrained.vocabulary import Vocabulary
+    from model_runner.runner import ModelRunner
+    from sampling.sampler import SamplerState
+    from scheduler.connection import RouterConnection
+    from scheduler.loop import Scheduler
+    from scheduler.step_executor import StepExecutor
+
+    if config.max_batch_tokens > runner_config.max_batch_tokens:
+        raise ValueError(
+            f"a step of {config.max_batch_tokens} tokens is more than the runner's {runner_config.max_batch_tokens}"
+        )
+    vocabulary = Vocabulary.from_tokenizer_json(tokenizer_json)
+    model = ModelRunner(runner_config, lambda stage, fraction: status.send(("progress", stage, fraction)))
+    sampler = SamplerState(model.vocab_size, eos_token_ids, model.device)
+    executor = StepExecutor(model, sampler, overlap=config.overlap)
+    manager = None if grammar is None else _make_grammar_manager(grammar, vocabulary, model, eos_token_ids)
+    if config.effective_max_running_requests < config.max_running_requests:
+        logger.warning(
+            "at most %d requests run at once, not %d: a step has room for %d tokens",
+            config.effective_max_running_requests,
+            config.max_running_requests,
+            config.max_batch_tokens,
+        )
+    # What is loaded stays: the collector need not look at it again on the loop.
+    gc.collect()
+    gc.freeze()
+    connection = RouterConnection(
+        config.endpoint, interrupt_fd=signals.fileno(), wake_fds=() if manager is None else (manager.fileno(),)
+    )
+    scheduler = Scheduler(
+        config,
+        executor,
+        connection,
+        ready=_describe(config, model),
+        page_size=model.page_size,
+        eos_token_ids=eos_token_ids,
+        token_bytes=vocabulary.visible_bytes,
+        grammar_manager=manager,
+    )
+
+    def close() -> None:
+        connection.close()
+        if manager is not None:
+            manager.clear()
+
+    return scheduler, close
+
+
+def _make_grammar_manager(
+    config: GrammarConfig, vocabulary: Vocabulary, model: ModelRunner, eos_token_ids: tuple[int, ...]
+) -> GrammarManager | None:
+    """``None`` when the server is configured to refuse constrained requests."""
+    from constrained.manager import GrammarManager
+
+    from constrained.environment import GrammarEnvironment
+
+    if config.backend == "none":
+        return None
+    return GrammarManager(GrammarEnvironment(vocabulary, model.vocab_size, eos_token_ids, config))
+
+
+def _describe(config: SchedulerConfig, model: ModelRunner) -> SchedulerReady:
+    return SchedulerReady(
+        boot_id=secrets.token_hex(8),
+        context_length=model.context_length,
+        vocab_size=model.vocab_size,
+        kv_cache_tokens=model.num_pages * model.page_size,
+        max_running_requests=config.effective_max_running_requests,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        attention_backend=model.attention_backend,
+        num_parameters=model.num_parameters,
+        weight_bytes=model.weight_bytes,
+    )
+
+
+def _summary(ready: SchedulerReady) -> str:
+    return (
+        f"{ready.num_parameters / 1e6:.0f}M parameters in {ready.dtype} on {ready.device} "
+        f"({ready.weight_bytes / 2**20:.0f} MiB), {ready.attention_backend} attention, "
+        f"context {ready.context_length}, KV cache {ready.kv_cache_tokens} tokens"
+    )
+
+
+def _set_thread_environment(num_threads: int | None) -> None:
+    """The math libraries read these once, when torch is imported; what the user has set is kept."""
+    threads = num_threads if num_threads is not None else len(os.sched_getaffinity(0))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _die_with_parent() -> None:
+    """Even a parent that is killed takes this process with it."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
