@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
@@ -41,6 +42,7 @@ class Child:
         self.process: BaseProcess = _context.Process(target=spec.target, args=(*spec.arguments, sender), name=spec.name)
         # A terminal sends Ctrl-C to every process of the group. The children's mask is inherited, so they never see
         # it: the supervisor alone decides how the server stops.
+        resource_tracker.ensure_running()  # starting it later would unblock the signal again
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()

@@ -1,0 +1,198 @@
+"""The supervisor, with small processes in place of the scheduler and the HTTP process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+FAKE_SERVER = Path(__file__).parent / "fake_server.py"
+
+
+class FakeServer:
+    def __init__(self, folder: Path, scheduler: str, http: str, drain_timeout: float) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(FAKE_SERVER), str(folder), scheduler, http, str(drain_timeout)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
+            )  # fmt: skip
+
+    def wait_for(self, name: str) -> None:
+        wait_until((self.folder / name).exists, f"{name} did not appear:\n{self.text()}")
+
+    def pid(self, name: str) -> int:
+        path = self.folder / f"{name}.pid"
+        wait_until(lambda: path.exists() and bool(path.read_text()), f"{name} did not start:\n{self.text()}")
+        return int(path.read_text())
+
+    def wait_for_new_pid(self, name: str, old: int) -> int:
+        wait_until(lambda: self.pid(name) != old, f"{name} was not started again:\n{self.text()}")
+        return self.pid(name)
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def fake_server(tmp_path: Path) -> Iterator[Callable[..., FakeServer]]:
+    started: list[FakeServer] = []
+
+    def start(scheduler: str = "works", http: str = "works", drain_timeout: float = 10.0) -> FakeServer:
+        started.append(FakeServer(tmp_path, scheduler, http, drain_timeout))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.wait()
+
+
+def test_a_dead_scheduler_is_restarted_after_its_cause_is_logged(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server()
+    server.wait_for("ready")
+    old, http = server.pid("scheduler"), server.pid("http-0")
+    (server.folder / "crash-scheduler").touch()
+    server.wait_for_new_pid("scheduler", old)
+    wait_until(lambda: "ready again" in server.text(), "no word of the new scheduler")
+    log = server.text()
+    assert f"scheduler (process {old}) died: exited with code 7" in log
+    assert log.index("died") < log.index("restarting scheduler now") < log.index("ready again")
+    assert server.pid("http-0") == http
+
+
+def test_a_killed_http_process_is_restarted(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server()
+    server.wait_for("ready")
+    old, scheduler = server.pid("http-0"), server.pid("scheduler")
+    os.kill(old, signal.SIGKILL)
+    server.wait_for_new_pid("http-0", old)
+    assert server.pid("scheduler") == scheduler
+    assert "was killed by SIGKILL" in server.text()
+
+
+def test_a_process_that_keeps_crashing_ends_the_server_with_the_cause(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="always crashes")
+    assert server.process.wait(30) == 3
+    assert "died too often" in server.text()
+    assert "exited with code 7" in server.text().splitlines()[-1]
+    assert server.text().count("restarting scheduler") == 4
+
+
+def test_a_load_failure_is_one_message_and_no_restart(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="fails")
+    assert server.process.wait(20) == 1
+    assert server.text().splitlines()[-1] == "scansion: the weights are written in invisible ink"
+    assert "Traceback" not in server.text()
+    assert "restarting" not in server.text()
+
+
+def test_dying_while_starting_is_not_retried(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="dies while starting")
+    assert server.process.wait(20) == 1
+    assert "the scheduler process was killed by SIGKILL" in server.text()
+    assert "ran out of memory" in server.text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_drains_http_first_and_refuses_new_clients(
+    fake_server: Callable[..., FakeServer], number: signal.Signals
+) -> None:
+    server = fake_server(http="drains")
+    server.wait_for("ready")
+    server.process.send_signal(number)
+    wait_until(lambda: "letting running requests end" in server.text(), server.text())
+    # The HTTP process here holds no copy of the listener, so the supervisor's was the last.
+    port = int((server.folder / "port").read_text())
+    wait_until(lambda: is_refused(port), "new clients are kept waiting while the server drains")
+    assert not (server.folder / "scheduler.stopped").exists()
+    (server.folder / "release").touch()
+    assert server.process.wait(20) == 0
+    assert (server.folder / "scheduler.stopped").exists()
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_second_signal_stops_at_once(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(http="drains", drain_timeout=60)
+    server.wait_for("ready")
+    children = server.descendants()
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "letting running requests end" in server.text(), server.text())
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(5) == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_drain_timeout(
+    fake_server: Callable[..., FakeServer],
+) -> None:
+    server = fake_server(http="hangs", drain_timeout=-4.8)  # the supervisor adds five seconds of grace
+    server.wait_for("ready")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(10) == 0
+    assert "http-0 did not stop within" in server.text()
+
+
+def test_stopping_while_loading_does_not_wait_for_the_load(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="loads for ever")
+    server.pid("scheduler")
+    server.pid("http-0")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(5) == 0
+
+
+@pytest.mark.parametrize("http", ["works", "hangs"])
+def test_no_process_outlives_a_killed_supervisor(fake_server: Callable[..., FakeServer], http: str) -> None:
+    server = fake_server(http=http)
+    server.wait_for("ready")
+    children = server.descendants()
+    assert len(children) >= 2
+    server.process.kill()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+
+
+def test_ctrl_c_in_the_terminal_reaches_only_the_supervisor(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(http="drains")
+    server.wait_for("ready")
+    os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does
+    wait_until(lambda: "letting running requests end" in server.text(), server.text())
+    assert "KeyboardInterrupt" not in server.text()
+    assert all(child.is_running() for child in server.descendants())
+    (server.folder / "release").touch()
+    assert server.process.wait(20) == 0
+
+
+def test_an_idle_supervisor_uses_no_cpu(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server()
+    server.wait_for("ready")
+    process = psutil.Process(server.process.pid)
+    before = process.cpu_times()
+    time.sleep(0.5)
+    after = process.cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.02
