@@ -123,4 +123,4 @@ def _to_device(device: torch.device, *arrays: np.ndarray[tuple[int], np.dtype[np
     together = torch.from_numpy(np.concatenate(arrays))
     if device.type == "cuda":
         together = together.pin_memory().to(device, non_blocking=True)
-    return list(together.split([len(array) for array in arrays]))
+    return list(together.split_with_sizes([len(array) for array in arrays]))

@@ -1,7 +1,7 @@
 """The ``torch`` backend at float32: a row's bits depend on nothing but the row.
 
-Queries are cut into tiles of :data:`QUERY_TILE` consecutive positions of one row, keys into blocks at fixed positions of
-the text, and the softmax runs online from block to block. Every product has one shape, and a masked position, a padded
+Queries are cut into tiles of :data:`QUERY_TILE` consecutive positions of one row, keys into blocks at fixed positions
+of the text, and the softmax runs online from block to block. Every product has one shape, and a masked position, a padded
 query and a block past the end contribute exactly nothing (a factor ``exp(0) = 1``, an addend 0). So a query's result
 is the same operations on the same numbers in whatever chunk, batch or tile it is computed.
 """
@@ -112,7 +112,7 @@ class BlockwiseAttention(AttentionBackend):
         for block in plan.blocks[layer.sliding_window]:
             keys, values = self._cache.gather(layer_index, layer, block.pages)
             state.add(block.num_tiles, keys, values, block.hidden)
-        out = state.finish().unflatten(2, (QUERY_TILE, num_groups)).permute(0, 2, 1, 3, 4)  # [N, Q, Hkv, G, Dv]
+        out = torch.unflatten(state.finish(), 2, (QUERY_TILE, num_groups)).permute(0, 2, 1, 3, 4)  # [N, Q, Hkv, G, Dv]
         return out.reshape(-1, layer.num_heads * layer.value_dim).index_select(0, plan.token_places)
 
     def _blocks(
@@ -174,7 +174,7 @@ class _OnlineSoftmax:
         if self._layer.softcap is not None:
             scores = scores.div_(self._layer.softcap)
             scores = _tanh(scores).mul_(self._layer.softcap)
-        scores.unflatten(2, (QUERY_TILE, self._num_groups)).masked_fill_(hidden, float("-inf"))
+        torch.unflatten(scores, 2, (QUERY_TILE, self._num_groups)).masked_fill_(hidden, float("-inf"))
         maximum, total, weighted = self._maximum[:num_tiles], self._total[:num_tiles], self._values[:num_tiles]
         new_maximum = torch.maximum(maximum, scores.amax(dim=-1, keepdim=True))
         weights = scores.sub_(new_maximum).exp_()

@@ -207,7 +207,7 @@ def _attend_explicitly(
     scores = torch.matmul(folded, keys.transpose(2, 3)).float().mul_(layer.scale)
     if layer.softcap is not None:
         scores = scores.div_(layer.softcap).tanh_().mul_(layer.softcap)
-    scores = scores.unflatten(2, (num_groups, num_queries))
+    scores = torch.unflatten(scores, 2, (num_groups, num_queries))
     if view.mask is not None:
         scores = scores + view.mask.unsqueeze(2)
     elif view.is_causal:
@@ -219,5 +219,5 @@ def _attend_explicitly(
         weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
     else:
         weights = scores.softmax(dim=-1)
-    out = torch.matmul(weights.flatten(2, 3).to(values.dtype), values).unflatten(2, (num_groups, num_queries))
+    out = torch.unflatten(torch.matmul(weights.flatten(2, 3).to(values.dtype), values), 2, (num_groups, num_queries))
     return out.permute(0, 3, 1, 2, 4).reshape(group.num_rows * num_queries, -1)

@@ -34,8 +34,8 @@ class PagedCache:
         for layer, pages in zip(layers, self.pages, strict=True):
             slots = pages.view(-1, token_width(layer))
             key_width = layer.num_kv_heads * layer.head_dim
-            self._keys.append(slots[:, :key_width].unflatten(1, (layer.num_kv_heads, layer.head_dim)))
-            self._values.append(slots[:, key_width:].unflatten(1, (layer.num_kv_heads, layer.value_dim)))
+            self._keys.append(torch.unflatten(slots[:, :key_width], 1, (layer.num_kv_heads, layer.head_dim)))
+            self._values.append(torch.unflatten(slots[:, key_width:], 1, (layer.num_kv_heads, layer.value_dim)))
 
     def write(
         self,
@@ -57,8 +57,8 @@ class PagedCache:
         cache = self.pages[layer_index]
         held = cache.index_select(0, pages.reshape(-1)).view(num_rows, num_columns * cache.shape[1], -1)
         key_width = layer.num_kv_heads * layer.head_dim
-        keys = held[..., :key_width].unflatten(2, (layer.num_kv_heads, layer.head_dim))
-        values = held[..., key_width:].unflatten(2, (layer.num_kv_heads, layer.value_dim))
+        keys = torch.unflatten(held[..., :key_width], 2, (layer.num_kv_heads, layer.head_dim))
+        values = torch.unflatten(held[..., key_width:], 2, (layer.num_kv_heads, layer.value_dim))
         return keys, values
 
 

@@ -90,7 +90,7 @@ def build_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, is_exact: b
 
 
 def _onednn_computes(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():
+    if not torch._C._has_mkldnn:
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -74,7 +74,7 @@ class GgufSource(TensorSource):
 def _undo_permutation(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
     """From interleaved rotary pairs, as llama.cpp rotates, to two halves per head, as Hugging Face does."""
     half = tensor.shape[0] // num_heads // 2
-    return tensor.unflatten(0, (num_heads, half, 2)).transpose(1, 2).reshape(tensor.shape)
+    return torch.unflatten(tensor, 0, (num_heads, half, 2)).transpose(1, 2).reshape(tensor.shape)
 
 
 def _num_heads(config: PretrainedConfig, *, is_key: bool) -> int:

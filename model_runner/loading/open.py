@@ -54,9 +54,16 @@ def load_model(
     """
     progress("reading the model's configuration", 0.0)
     model_config, source = _open(config)
-    if model_config.model_type not in FAMILIES:
-        raise ModelLoadError(f"architecture {model_config.model_type!r} is not supported; {', '.join(FAMILIES)} are")
     context_length = choose_context_length(config, model_config)
+    if source is None:
+        from model_runner.models.transformers_model import load_transformers_model
+
+        model, layers, num_parameters = load_transformers_model(
+            config, model_config, context_length=context_length, device=device, dtype=dtype, progress=progress
+        )
+        return LoadedModel(
+            model=model, attention_layers=layers, context_length=context_length, num_parameters=num_parameters
+        )
     spec = build_decoder_spec(model_config, context_length=context_length)
     loader = DecoderLoader(
         spec,
@@ -92,18 +99,24 @@ def choose_context_length(config: RunnerConfig, model_config: PretrainedConfig) 
     return config.context_length
 
 
-def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource]:
+def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource | None]:
+    """The configuration, and the weights unless transformers is to read them."""
     path = config.model_path
-    is_gguf = path.suffix == ".gguf"
-    if config.load_format == "gguf" or (config.load_format == "auto" and is_gguf):
+    if config.load_format == "gguf" or (config.load_format == "auto" and path.suffix == ".gguf"):
         if not path.is_file():
             raise ModelLoadError(f"{path} is not a file")
-        source = GgufSource(path)
-        return source.config, source
+        gguf_source = GgufSource(path)
+        return gguf_source.config, gguf_source
     model_config = _read_config(path)
+    is_own = model_config.model_type in FAMILIES
+    if not is_own:
+        from model_runner.models.transformers_model import check_support
+
+        check_support(model_config)
     if config.load_format == "dummy":
-        return model_config, DummySource(config.seed)
-    return model_config, SafetensorsSource(path)
+        return model_config, DummySource(config.seed) if is_own else None
+    source = SafetensorsSource(path)
+    return model_config, source if is_own else None
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
@@ -114,7 +127,9 @@ def _read_config(folder: Path) -> PretrainedConfig:
         settings = json.loads(path.read_text())
     except ValueError as error:
         raise ModelLoadError(f"{path} is not JSON: {error}") from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
+        raise ModelLoadError(f"{path} names no model_type")
     try:
         return AutoConfig.for_model(**settings)
-    except Exception as error:
-        raise ModelLoadError(str(error)) from error
+    except Exception as error:  # configuration classes validate with exceptions of many kinds
+        raise ModelLoadError(f"{path} is not a configuration that transformers understands: {error}") from error

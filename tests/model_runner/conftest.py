@@ -1,0 +1,110 @@
+"""Tiny random checkpoints, and a driver that plays the scheduler's part for one text at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from model_runner.config import RunnerConfig
+from model_runner.forward_row import ForwardRow
+from model_runner.runner import ModelRunner
+
+VOCAB_SIZE = 101
+
+TINY: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``make_checkpoint("llama", attention_bias=True)``: a folder with random weights, the same for the same call."""
+    made: dict[str, Path] = {}
+
+    def make(model_type: str, *, max_shard_size: str = "1GB", **overrides: Any) -> Path:
+        key = repr((model_type, max_shard_size, sorted(overrides.items(), key=lambda item: item[0])))
+        if key not in made:
+            torch.manual_seed(7)
+            config = AutoConfig.for_model(model_type, **{**TINY, **overrides})
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    # Larger than a trained model's, so that attention is far from uniform; norms and biases not trivial.
+                    scale = 0.3 if parameter.dim() > 1 else 0.1
+                    offset = 1.0 if name.endswith("norm.weight") else 0.0
+                    parameter.copy_(torch.randn_like(parameter) * scale + offset)
+            folder = tmp_path_factory.mktemp(model_type)
+            model.save_pretrained(folder, max_shard_size=max_shard_size)
+            made[key] = folder
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def load_runner() -> Callable[..., ModelRunner]:
+    """A float32 runner on the CPU with 64 pages of 16 tokens, unless told otherwise."""
+
+    def load(path: Path, **overrides: Any) -> ModelRunner:
+        settings: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_cache_tokens": 1024, **overrides}
+        return ModelRunner(RunnerConfig(model_path=path, **settings))
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def reference_logits() -> Callable[[Path, Sequence[int]], torch.Tensor]:
+    """[T, V] logits of transformers' own code, eager attention, float32."""
+    models: dict[Path, Any] = {}
+
+    def logits(path: Path, token_ids: Sequence[int]) -> torch.Tensor:
+        if path not in models:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+            models[path] = model.eval()
+        with torch.no_grad():
+            result: torch.Tensor = models[path](torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+        return result
+
+    return logits
+
+
+def row(
+    token_ids: Sequence[int],
+    pages: Sequence[int],
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    num_logits: int | None = None,
+) -> ForwardRow:
+    """Positions ``start`` to ``stop`` of a text, with logits for all of them unless told otherwise."""
+    chunk = list(token_ids[start:stop])
+    return ForwardRow(chunk, start, list(pages), len(chunk) if num_logits is None else num_logits)
+
+
+def run_in_chunks(
+    runner: ModelRunner, token_ids: Sequence[int], pages: Sequence[int], cuts: Sequence[int]
+) -> torch.Tensor:
+    """[T, V] logits of a text computed alone, in chunks that end at ``cuts`` and at its end."""
+    bounds = [0, *cuts, len(token_ids)]
+    return torch.cat(
+        [
+            runner.forward([row(token_ids, pages, start=a, stop=b)])
+            for a, b in zip(bounds, bounds[1:], strict=False)
+            if b > a
+        ]
+    )
