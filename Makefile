@@ -1,0 +1,67 @@
+# Every developer verb. `make serve` and `make test` work in a fresh clone with Python >= 3.10 and nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SERVE_FLAGS ?=
+BENCH_FLAGS ?=
+TEST_FLAGS ?=
+
+# Without an NVIDIA GPU torch is pinned, so that its newest CUDA build is not fetched for nothing.
+CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
+
+.PHONY: help serve install install-dev test lint format types bench docs clean
+
+help:
+	@echo "make serve        install, fetch the default model, serve it on 127.0.0.1:30000 (SERVE_FLAGS='--port 8000')"
+	@echo "make test         install what tests need and run them (TEST_FLAGS='-k chat')"
+	@echo "make install      install Scansion into $(VENV) (PYTHON=python3.12 chooses the interpreter)"
+	@echo "make lint         check style and the layering of the packages"
+	@echo "make types        check types"
+	@echo "make format       format the code"
+	@echo "make bench        measure a server (BENCH_FLAGS='--base-url http://127.0.0.1:30000')"
+	@echo "make docs         write the generated parts of docs/"
+
+serve: install
+	@exec $(BIN)/scansion serve $(SERVE_FLAGS)
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: pyproject.toml constraints-cpu.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(CONSTRAINTS) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(CONSTRAINTS) -e '.[test,lint,bench]'
+	@touch $@ $(VENV)/.installed
+
+test: install-dev
+	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+lint: install-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+format: install-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: install-dev
+	$(BIN)/mypy
+
+bench: install-dev
+	$(BIN)/scansion bench serve $(BENCH_FLAGS)
+
+docs: install-dev
+	$(BIN)/python -m server.cli.docs docs/configuration.md
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
