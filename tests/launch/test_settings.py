@@ -1,0 +1,167 @@
+"""One settings model gives flags, environment, file and docs."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.cli.arguments import settings
+from server.cli.docs import with_current_tables
+from server.cli.errors import UsageError
+from server.cli.load_settings import load_settings, unknown_variables
+from server.models.assets import ModelAssets
+from server.settings import ServeSettings
+
+SCANSION = Path(sysconfig.get_path("scripts")) / "scansion"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in settings():
+        monkeypatch.delenv(setting.environment_variable, raising=False)
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = yaml_file(tmp_path, "port: 1\nhost: file\nmax-running-requests: 3\n")
+    monkeypatch.setenv("SCANSION_PORT", "2")
+    monkeypatch.setenv("SCANSION_HOST", "environment")
+    loaded = load_settings({"port": "4"}, path)
+    assert (loaded.port, loaded.host, loaded.max_running_requests) == (4, "environment", 3)
+    assert loaded.max_queued_requests == ServeSettings().max_queued_requests
+
+
+def test_several_values_come_from_flags_commas_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({"api_key": ["a", "b"]}, None).api_key == ("a", "b")
+    assert load_settings({}, yaml_file(tmp_path, "api_key: [c, d]")).api_key == ("c", "d")
+    monkeypatch.setenv("SCANSION_API_KEY", "e, f")
+    assert load_settings({}, None).api_key == ("e", "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot: 3", "there is no setting 'prot'; did you mean port?"),
+        ("port: many", "port (--port): must be a whole number, got 'many'"),
+        ("http_workers: 0", "http_workers (--http-workers): must be at least 1, got 0"),
+        ("dtype: int3", "dtype (--dtype): must be 'auto', 'bfloat16', 'float16' or 'float32', got 'int3'"),
+        ("- port", "must hold settings as `name: value` lines"),
+        ("port: [", "line 1, column"),
+        ("ssl_keyfile: /nowhere", "there is no file /nowhere"),
+    ],
+)
+def test_a_wrong_file_is_explained(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings({}, yaml_file(tmp_path, text))
+    assert said in str(caught.value)
+
+
+def test_every_mistake_is_named_with_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANSION_DEVICE", "gpu")
+    with pytest.raises(UsageError) as caught:
+        load_settings({"memory_fraction": "2", "ssl_keyfile_password": "x"}, None)
+    lines = str(caught.value).splitlines()
+    assert any(line.startswith("SCANSION_DEVICE (--device): must be auto, cpu, cuda or cuda:N") for line in lines)
+    assert any(line.startswith("--memory-fraction: must be at most 1") for line in lines)
+
+
+def test_a_secret_is_neither_echoed_nor_in_the_repr() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_settings({"api_key": ["hush", " "]}, None)
+    assert "hush" not in str(caught.value)
+    assert "hush" not in repr(ServeSettings(api_key=("hush",)))
+
+
+def test_an_unknown_variable_is_a_warning_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANSION_PROT", "3")
+    assert "the environment variable SCANSION_PROT sets nothing; did you mean SCANSION_PORT?" in unknown_variables()
+
+
+def derived(values: ServeSettings) -> tuple[Any, ...]:
+    assets = ModelAssets(
+        name="m", weights_path=Path("w"), tokenizer_json=Path("t"), chat_template=None, bos_token=None,
+        eos_token=None, eos_token_ids=(), add_bos=False, context_length=8,
+    )  # fmt: skip
+    configs = (
+        values.scheduler_config("ipc://x"),
+        values.runner_config(assets),
+        values.grammar_config(),
+        values.http_config("ipc://x", metrics_directory=None),
+    )
+    return tuple(dataclasses.astuple(config) for config in configs)
+
+
+# Used by the launcher itself, not handed to a process.
+_LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers"}
+
+
+@pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)
+def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.touch()
+    tls = {"ssl_certfile": pem, "ssl_keyfile": pem}
+    value: Any
+    if setting.name in tls:
+        assert derived(ServeSettings(**tls))[3] != derived(ServeSettings())[3]
+        return
+    if setting.is_boolean:
+        value = not setting.default
+    elif setting.choices:
+        value = next(choice for choice in setting.choices if choice != setting.default)
+    elif setting.is_repeated:
+        value = ("other",)
+    elif setting.name == "device":
+        value = "cuda:7"
+    elif isinstance(setting.default, float):
+        value = setting.default * 0.5
+    elif isinstance(setting.default, int):
+        value = setting.default + 1
+    else:
+        value = 777 if "TOKENS" in (setting.metavar or "") or setting.metavar == "N" else "other"
+    assert derived(ServeSettings(**{setting.name: value})) != derived(ServeSettings())
+
+
+def test_the_table_in_the_docs_is_current() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert with_current_tables(text) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--prot", "3"], "unknown argument --prot; did you mean --port?"),
+        (["serve", "--port", "x"], "--port: must be a whole number, got 'x'"),
+        (["serve", "--config", "/nowhere.yaml"], "--config: /nowhere.yaml cannot be read"),
+        (["sevre"], "invalid choice: 'sevre'"),
+    ],
+)
+def test_a_usage_mistake_exits_with_2_and_without_a_traceback(arguments: list[str], said: str) -> None:
+    result = subprocess.run([SCANSION, *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_help_fits_the_terminal_and_names_every_setting(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = subprocess.run([SCANSION, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    assert max(map(len, text.splitlines())) <= int(columns)
+    for setting in settings():
+        assert setting.flag.removeprefix("--") in text
+
+
+def test_help_lists_the_commands() -> None:
+    text = subprocess.run([SCANSION, "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(f"\n    {command} " in text for command in ("serve", "bench", "models", "grammar"))
