@@ -20,10 +20,10 @@ from constrained.environment import GrammarEnvironment, ids_to_words
 from constrained.errors import GrammarError, InvalidGrammarError, TokenRejectedError
 from constrained.mask_kernels import apply_vocab_mask as apply_mask_kernel
 from constrained.spec import GrammarSpec, ReasoningSpec
-from constrained.stats import GrammarStats
+from constrained.stats import GrammarMetrics, GrammarStats
 
 if TYPE_CHECKING:
-    from constrained.compile_service import CompileService
+    from constrained.compile_service import Compiler, CompileService
 
 JumpForwardHelper = tuple[list[int], bytes]
 """Token ids that the grammar forces (may be empty) and the bytes that it forces."""
@@ -105,6 +105,11 @@ class BaseGrammarObject(ABC):
         """Whether the text so far is a complete answer."""
         return self._is_stopped or self._is_accepting()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop token was accepted."""
+        return self._is_stopped
+
     def copy(self) -> BaseGrammarObject:
         """The same grammar and stop set in its start state, sharing everything immutable."""
         fresh = self._copy()
@@ -135,14 +140,14 @@ class BaseGrammarObject(ABC):
         words: npt.NDArray[np.int32] = vocab_mask.numpy()
         if not self._is_stopped:
             self._fill(words, idx)
-        self._finish_row(words[idx])
+        self.finish_row(words[idx])
 
     @staticmethod
     def fill_vocab_mask_batched(
         grammars: Sequence[BaseGrammarObject], vocab_mask: torch.Tensor, rows: Sequence[int]
     ) -> None:
         """:meth:`fill_vocab_mask` for many objects, of any mixture of backends; in parallel where that pays."""
-        from constrained.masks import fill_rows
+        from constrained.fill import fill_rows
 
         fill_rows(grammars, vocab_mask, rows)
 
@@ -160,7 +165,8 @@ class BaseGrammarObject(ABC):
         """What constrains the next token: this object, an inner one, or ``None`` where everything is allowed."""
         return self
 
-    def _finish_row(self, words: npt.NDArray[np.int32]) -> None:
+    def finish_row(self, words: npt.NDArray[np.int32]) -> None:
+        """What holds for every backend, applied to a row that an engine has just filled."""
         if self._is_stopped:
             words.fill(0)
         else:
@@ -260,9 +266,6 @@ class InvalidGrammarObject(BaseGrammarObject):
     def error_message(self) -> str:
         return self.error.message
 
-    def copy(self) -> BaseGrammarObject:
-        return self
-
     def _accept(self, token_id: int) -> bool:
         raise self.error
 
@@ -282,7 +285,7 @@ class InvalidGrammarObject(BaseGrammarObject):
         raise self.error
 
     def _copy(self) -> Self:
-        return self
+        return type(self)(self.environment, self.error)
 
 
 class BaseGrammarBackend(ABC):
@@ -325,6 +328,9 @@ class BaseGrammarBackend(ABC):
             return dispatch(key.value)
         except GrammarError as error:
             return InvalidGrammarObject(self.environment, error)
+
+    def warm(self) -> None:
+        """Build what every compile needs, before the first one."""
 
     # crossing from a worker to the scheduler
 
@@ -384,6 +390,50 @@ def register_grammar_backend(name: str, factory: GrammarBackendFactory) -> None:
     if name in ("auto", "none"):
         raise ValueError(f"{name!r} is not a name for a backend")
     GRAMMAR_BACKEND_REGISTRY[name] = factory
+
+
+def create_grammar_backend(
+    environment: GrammarEnvironment,
+    *,
+    metrics: GrammarMetrics | None = None,
+    compiler: Compiler | None = None,
+) -> BaseGrammarBackend | None:
+    """The backend that a server's :class:`~constrained.manager.GrammarManager` works with.
+
+    Parameters
+    ----------
+    environment
+        Vocabulary, width and configuration; ``config.backend`` names the engine, or ``auto``.
+    metrics
+        Counters to add to.
+    compiler
+        Instead of a pool of compile processes; for tests.
+
+    Returns
+    -------
+    backend
+        ``None`` for the backend ``none``: constrained requests are refused.
+
+    Raises
+    ------
+    InvalidGrammarError
+        For a name that nothing registered.
+    """
+    from constrained.auto import AutoGrammarBackend
+    from constrained.compile_pool import CompilePool
+    from constrained.compile_service import CompileService
+    from constrained.reasoner import ReasonerGrammarBackend
+
+    if environment.config.backend == "none":
+        return None
+    backend = AutoGrammarBackend(environment)
+    if environment.config.backend != backend.name:
+        backend.backend(environment.config.backend)
+    metrics = metrics or GrammarMetrics()
+    backend.service = CompileService(
+        environment, backend, CompilePool(environment, metrics) if compiler is None else compiler, metrics
+    )
+    return ReasonerGrammarBackend(backend)
 
 
 def refuse(backend: str, what: str) -> InvalidGrammarError:

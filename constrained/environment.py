@@ -13,7 +13,7 @@ from constrained.config import GrammarConfig
 from constrained.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GrammarEnvironment:
     """The same in the scheduler and in every compile worker.
 

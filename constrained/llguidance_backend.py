@@ -99,6 +99,9 @@ class LLGuidanceBackend(BaseGrammarBackend):
             slices=llguidance.LLTokenizer.json_slices(),
         )
 
+    def warm(self) -> None:
+        _ = self.tokenizer
+
     @property
     def version(self) -> str:
         return f"llguidance-{version('llguidance')}"

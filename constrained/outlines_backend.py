@@ -119,6 +119,10 @@ class OutlinesBackend(BaseGrammarBackend):
     def byte_vocabulary(self) -> outlines_core.Vocabulary:
         return outlines_core.Vocabulary(_BYTE_END, {bytes([b]): [b] for b in range(256)})
 
+    def warm(self) -> None:
+        _ = self.vocabulary
+        _ = self.byte_vocabulary
+
     @property
     def version(self) -> str:
         return f"outlines-{version('outlines_core')}"

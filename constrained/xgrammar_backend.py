@@ -73,6 +73,9 @@ class XGrammarBackend(BaseGrammarBackend):
             self.tokenizer_info, max_threads=self.environment.config.compile_threads, cache_enabled=False
         )
 
+    def warm(self) -> None:
+        _ = self.tokenizer_info
+
     @property
     def version(self) -> str:
         return f"xgrammar-{version('xgrammar')}-{xgrammar.get_serialization_version()}"

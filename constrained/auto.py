@@ -1,0 +1,119 @@
+"""The backend that every server has: it sends each specification to the engine that enforces all of it."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from constrained import llguidance_backend, outlines_backend, xgrammar_backend
+from constrained.base import GRAMMAR_BACKEND_REGISTRY, BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.schema import PrepareOptions, SchemaError, prepare
+from constrained.spec import GrammarSpec
+
+BUILT_IN_BACKENDS = tuple(
+    module.name
+    for module in (
+        llguidance_backend.LLGuidanceBackend,
+        xgrammar_backend.XGrammarBackend,
+        outlines_backend.OutlinesBackend,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled specification, the engine that compiled it, and what a lenient request should know."""
+
+    backend: str
+    grammar: BaseGrammarObject
+    notices: tuple[tuple[str, str], ...] = ()
+    """(JSON pointer, message) of what is not enforced."""
+
+
+class AutoGrammarBackend(BaseGrammarBackend):
+    """Chooses per specification, unless the server's configuration or the specification names a backend.
+
+    What the built-in engines enforce is known to :mod:`constrained.schema`, which also rewrites; a registered backend
+    gets the specification as the client wrote it.
+    """
+
+    name = "auto"
+
+    def __init__(self, environment: GrammarEnvironment) -> None:
+        super().__init__(environment)
+        self._backends: dict[str, BaseGrammarBackend] = {}
+        for plugin in environment.config.plugins:
+            importlib.import_module(plugin)
+
+    def backend(self, name: str) -> BaseGrammarBackend:
+        """The engine of that name, built on first use."""
+        if name not in self._backends:
+            factory = GRAMMAR_BACKEND_REGISTRY.get(name)
+            if factory is None:
+                names = ", ".join(["auto", *GRAMMAR_BACKEND_REGISTRY])
+                raise InvalidGrammarError(f"unknown grammar backend {name!r}; there are: {names}")
+            self._backends[name] = factory(self.environment)
+        return self._backends[name]
+
+    def compile(self, spec: GrammarSpec) -> Compiled:
+        """Prepare and compile.
+
+        Raises
+        ------
+        GrammarError
+            With the JSON pointer of the keyword, where one is to blame.
+        """
+        wanted = spec.backend or self.environment.config.backend
+        if wanted == "none":
+            raise InvalidGrammarError("this server runs without grammars (--grammar-backend none)")
+        if wanted != self.name and wanted not in BUILT_IN_BACKENDS:
+            return Compiled(wanted, _valid(self.backend(wanted)._init_value_dispatch(spec)))
+        options = PrepareOptions(backend=wanted, whitespace=self.environment.config.json_whitespace)
+        try:
+            prepared = prepare(spec, options)
+        except SchemaError as error:
+            raise InvalidGrammarError(error.message, pointer=error.pointer) from error
+        backend = self.backend(prepared.backend)
+        match prepared.kind:
+            case "json_schema":
+                grammar = backend.dispatch_json(prepared.text)
+            case "regex":
+                grammar = backend.dispatch_regex(prepared.text)
+            case "ebnf" | "lark":
+                grammar = backend.dispatch_ebnf(prepared.text)
+            case "structural_tag":
+                grammar = backend.dispatch_structural_tag(prepared.text)
+        notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
+        return Compiled(prepared.backend, _valid(grammar), notices)
+
+    def _init_value_dispatch(self, key: GrammarSpec) -> BaseGrammarObject:
+        try:
+            return self.compile(key).grammar
+        except GrammarError as error:
+            return InvalidGrammarObject(self.environment, error)
+
+    def dispatch_json(self, value: str) -> BaseGrammarObject:
+        return self.compile(GrammarSpec(kind="json_schema", value=value)).grammar
+
+    def dispatch_regex(self, value: str) -> BaseGrammarObject:
+        return self.compile(GrammarSpec(kind="regex", value=value)).grammar
+
+    def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
+        return self.compile(GrammarSpec(kind="ebnf", value=value)).grammar
+
+    def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
+        return self.compile(GrammarSpec(kind="structural_tag", value=value)).grammar
+
+    def serialize(self, compiled: BaseGrammarObject) -> bytes:
+        raise TypeError("a grammar is serialised by the backend that compiled it")
+
+    def deserialize(self, payload: bytes) -> BaseGrammarObject:
+        raise TypeError("a grammar is read back by the backend that compiled it")
+
+
+def _valid(grammar: BaseGrammarObject) -> BaseGrammarObject:
+    if isinstance(grammar, InvalidGrammarObject):
+        raise grammar.error
+    return grammar

@@ -1,0 +1,278 @@
+"""From a specification to a fresh grammar object: caches, one compile for identical specifications, the pool."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cachetools import LRUCache
+
+from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.compile_protocol import CompileResult
+from constrained.disk_cache import DiskCache, package_fingerprint
+from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError
+from constrained.spec import GrammarSpec
+from constrained.stats import GrammarMetrics, GrammarStats
+
+logger = logging.getLogger(__name__)
+
+_ENTRY_BYTES = 2048
+
+
+class Compiler(Protocol):
+    """What compiles: :class:`constrained.compile_pool.CompilePool`, or a fake."""
+
+    def submit(self, spec: GrammarSpec) -> Future[CompileResult]: ...
+
+    def shutdown(self) -> None: ...
+
+
+class BackendSource(Protocol):
+    """Backends by name (:class:`constrained.auto.AutoGrammarBackend`), to read results back with."""
+
+    def backend(self, name: str) -> BaseGrammarBackend: ...
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A cached grammar in its start state, or a refusal that would be the same again."""
+
+    grammar: BaseGrammarObject
+    stats: GrammarStats
+    size_bytes: int
+
+
+@dataclass(eq=False)
+class _Flight:
+    """One compile and everyone who waits for it."""
+
+    spec: GrammarSpec
+    waiters: list[Future[BaseGrammarObject]] = field(default_factory=list)
+    compile: Future[CompileResult] | None = None
+    is_over: bool = False
+
+
+class CompileService:
+    """Thread safe; :meth:`get` never waits.
+
+    Parameters
+    ----------
+    environment, backends, compiler
+        What to compile for, what reads results back, and what compiles.
+    metrics
+        Counts hits, joins and cancellations.
+    """
+
+    def __init__(
+        self,
+        environment: GrammarEnvironment,
+        backends: BackendSource,
+        compiler: Compiler,
+        metrics: GrammarMetrics | None = None,
+    ) -> None:
+        config = environment.config
+        self.metrics = metrics or GrammarMetrics()
+        self._environment = environment
+        self._backends = backends
+        self._compiler = compiler
+        self._lock = threading.Lock()
+        self._cache: LRUCache[GrammarSpec, _Entry] = LRUCache(config.cache_bytes, getsizeof=lambda e: e.size_bytes)
+        self._flights: dict[GrammarSpec, _Flight] = {}
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="grammar-load")
+        self._disk: DiskCache | None = None
+        if config.disk_cache is not None:
+            self._disk = DiskCache(config.disk_cache, config.disk_cache_bytes, _fingerprint(environment))
+
+    def get(self, spec: GrammarSpec) -> tuple[BaseGrammarObject | Future[BaseGrammarObject], bool]:
+        """A copy in its start state and ``True``, or a future of one and ``False``.
+
+        The future's result may be an :class:`InvalidGrammarObject`; it never raises. Cancelling it leaves the compile.
+        """
+        self.metrics.add("grammar_requests_total")
+        if len(spec.value.encode(errors="surrogatepass")) > self._environment.config.max_spec_bytes:
+            limit = self._environment.config.max_spec_bytes
+            error = InvalidGrammarError(f"response_format is longer than {limit} bytes; make it shorter")
+            return InvalidGrammarObject(self._environment, error), True
+        with self._lock:
+            entry = self._cache.get(spec)
+            if entry is not None:
+                self.metrics.add("grammar_cache_hits_total")
+                return _fresh(entry, is_cache_hit=True), True
+            future: Future[BaseGrammarObject] = Future()
+            flight = self._flights.get(spec)
+            is_first = flight is None
+            if flight is None:
+                self.metrics.add("grammar_cache_misses_total")
+                flight = self._flights[spec] = _Flight(spec)
+            else:
+                self.metrics.add("grammar_single_flight_joins_total")
+            flight.waiters.append(future)
+        if is_first and self._disk is None:
+            self._take_off(flight)
+        elif is_first:
+            self._threads.submit(self._take_off, flight)
+        future.add_done_callback(lambda _: self._leave(flight, future))
+        return future, False
+
+    def set_cache(self, spec: GrammarSpec, grammar: BaseGrammarObject) -> None:
+        with self._lock:
+            self._store(spec, _Entry(grammar, GrammarStats(), _entry_bytes(spec, grammar)))
+
+    @property
+    def cached_bytes(self) -> int:
+        """Size of the memory cache."""
+        with self._lock:
+            return int(self._cache.currsize)
+
+    def reset(self) -> None:
+        with self._lock:
+            self._cache.clear()
+
+    def shutdown(self) -> None:
+        self._compiler.shutdown()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            flights = list(self._flights.values())
+        error = GrammarServiceUnavailableError("the server is shutting down")
+        for flight in flights:
+            self._land(flight, _Entry(InvalidGrammarObject(self._environment, error), GrammarStats(), 0), keep=False)
+
+    # the life of a flight; all but _leave run in threads
+
+    def _take_off(self, flight: _Flight) -> None:
+        result = None if self._disk is None else self._disk.get(flight.spec)
+        if result is not None:
+            self.metrics.add("grammar_disk_cache_hits_total")
+            self._load(flight, result, from_disk=True)
+            return
+        with self._lock:
+            if flight.is_over:
+                return
+            flight.compile = compile_future = self._compiler.submit(flight.spec)
+        compile_future.add_done_callback(lambda _: self._hand_over(flight, compile_future))
+
+    def _hand_over(self, flight: _Flight, compile_future: Future[CompileResult]) -> None:
+        """From the pool's thread to one that may take its time."""
+        if compile_future.cancelled():
+            return
+        try:
+            self._threads.submit(self._unpack, flight, compile_future)
+        except RuntimeError:
+            return  # shutdown() answers every waiter
+
+    def _unpack(self, flight: _Flight, compile_future: Future[CompileResult]) -> None:
+        error = compile_future.exception()
+        if error is None:
+            self._load(flight, compile_future.result(), from_disk=False)
+        elif isinstance(error, GrammarError):
+            self._refuse(flight, error)
+        else:
+            logger.error("compiling a grammar failed", exc_info=error)
+            self._refuse(flight, GrammarServiceUnavailableError(f"compiling the grammar failed: {error}"))
+
+    def _load(self, flight: _Flight, result: CompileResult, *, from_disk: bool) -> None:
+        started = time.perf_counter()
+        try:
+            grammar = self._backends.backend(result.backend).deserialize(result.payload)
+            grammar.copy()  # pays what a first copy builds
+        except GrammarError as error:
+            if from_disk and self._disk is not None:
+                self._disk.remove(flight.spec)
+                self._take_off(flight)
+                return
+            self._refuse(flight, error)
+            return
+        stats = GrammarStats(
+            kind=flight.spec.kind,
+            backend=result.backend,
+            compile_seconds=(0.0 if from_disk else result.compile_seconds) + time.perf_counter() - started,
+            size_bytes=grammar.size_bytes,
+            unenforced=tuple(pointer for pointer, _ in result.notices),
+        )
+        self._land(flight, _Entry(grammar, stats, _entry_bytes(flight.spec, grammar)), keep=True)
+        if self._disk is not None and not from_disk:
+            try:
+                self._disk.put(flight.spec, result)
+            except OSError as error:
+                logger.warning("cannot write to the grammar cache %s: %s", self._disk.folder, error)
+
+    def _refuse(self, flight: _Flight, error: GrammarError) -> None:
+        self.metrics.add("grammar_invalid_total")
+        grammar = InvalidGrammarObject(self._environment, error)
+        stats = GrammarStats(kind=flight.spec.kind)
+        # Only what would fail the same way again is kept: a time-out or a crash may be the moment's fault.
+        self._land(flight, _Entry(grammar, stats, _entry_bytes(flight.spec, grammar)), keep=error.is_permanent)
+
+    def _land(self, flight: _Flight, entry: _Entry, *, keep: bool) -> None:
+        with self._lock:
+            if flight.is_over:
+                return
+            self._finish(flight)
+            if keep:
+                self._store(flight.spec, entry)
+            waiters = list(flight.waiters)
+        for number, waiter in enumerate(waiters):
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_result(_fresh(entry, is_cache_hit=False, joined=number > 0))
+
+    def _leave(self, flight: _Flight, future: Future[BaseGrammarObject]) -> None:
+        if not future.cancelled():
+            return
+        with self._lock:
+            flight.waiters.remove(future)
+            if flight.waiters or flight.is_over:
+                return
+            self._finish(flight)
+            compile_future = flight.compile
+        if compile_future is not None:
+            compile_future.cancel()
+
+    def _finish(self, flight: _Flight) -> None:
+        flight.is_over = True
+        if self._flights.get(flight.spec) is flight:
+            del self._flights[flight.spec]
+
+    def _store(self, spec: GrammarSpec, entry: _Entry) -> None:
+        if entry.size_bytes <= self._cache.maxsize:
+            self._cache[spec] = entry
+
+
+def _fresh(entry: _Entry, *, is_cache_hit: bool, joined: bool = False) -> BaseGrammarObject:
+    grammar = entry.grammar.copy()
+    stats = entry.stats
+    grammar.grammar_stats = GrammarStats(
+        kind=stats.kind,
+        backend=stats.backend,
+        compile_seconds=0.0 if is_cache_hit else stats.compile_seconds,
+        is_cache_hit=is_cache_hit,
+        joined_compile=joined,
+        size_bytes=stats.size_bytes,
+        unenforced=stats.unenforced,
+    )
+    return grammar
+
+
+def _entry_bytes(spec: GrammarSpec, grammar: BaseGrammarObject) -> int:
+    return _ENTRY_BYTES + 4 * len(spec.value) + grammar.size_bytes
+
+
+def _fingerprint(environment: GrammarEnvironment) -> str:
+    """Everything but the specification that a compiled grammar depends on."""
+    from constrained.auto import BUILT_IN_BACKENDS, AutoGrammarBackend
+
+    backends = AutoGrammarBackend(environment)
+    parts = [
+        environment.fingerprint,
+        package_fingerprint(),
+        environment.config.backend,
+        environment.config.json_whitespace,
+        *environment.config.plugins,
+        *(backends.backend(name).version for name in BUILT_IN_BACKENDS),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

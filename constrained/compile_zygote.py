@@ -1,0 +1,121 @@
+"""The process that compile workers are forked from.
+
+It has imported the engines and built the vocabulary once, so that a worker starts in milliseconds and shares that
+memory; so a worker that was killed, crashed or fell behind is replaced at once. It never compiles anything itself, runs
+one thread, and ends when the scheduler's end of its control socket closes; its workers die with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+
+from constrained.auto import BUILT_IN_BACKENDS, AutoGrammarBackend
+from constrained.compile_protocol import (
+    MAX_CONTROL_BYTES,
+    Exited,
+    Fork,
+    Forked,
+    Kill,
+    Ready,
+    decode_environment,
+    decode_to_zygote,
+    encode_control,
+)
+from constrained.compile_worker import serve
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(control_fd: int) -> None:
+    """Entry point: the environment comes on standard input, orders on the control socket."""
+    control = socket.socket(fileno=control_fd)
+    backend = AutoGrammarBackend(decode_environment(sys.stdin.buffer.read()))
+    _warm(backend)
+    _Zygote(control, backend).run()
+
+
+def _warm(backend: AutoGrammarBackend) -> None:
+    """Build what every worker needs before forking."""
+    for name in BUILT_IN_BACKENDS:
+        backend.backend(name).warm()
+    # Keeps the collector from touching, and so copying, pages that the workers share.
+    gc.collect()
+    gc.freeze()
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket, backend: AutoGrammarBackend) -> None:
+        self.control = control
+        self.backend = backend
+        self.pids: set[int] = set()
+
+    def run(self) -> None:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the scheduler decides
+        self.control.send(encode_control(Ready()))
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == wake_read:
+                    os.read(wake_read, 4096)
+                    self._reap()
+                elif not self._obey():
+                    return
+
+    def _obey(self) -> bool:
+        """Handle one order; ``False`` when the scheduler is gone."""
+        data, fds, _, _ = socket.recv_fds(self.control, MAX_CONTROL_BYTES, 1)
+        if not data:
+            return False
+        match decode_to_zygote(data):
+            case Fork(key=key):
+                self._fork(key, fds[0])
+            case Kill(pid=pid):
+                # Only this process reaps its children, so the id cannot have passed to another process.
+                if pid in self.pids:
+                    os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _fork(self, key: int, fd: int) -> None:
+        zygote_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_worker(zygote_pid, fd)
+            finally:
+                os._exit(0)
+        os.close(fd)
+        self.pids.add(pid)
+        self.control.send(encode_control(Forked(key, pid)))
+
+    def _become_worker(self, zygote_pid: int, fd: int) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != zygote_pid:
+            return
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.control.close()
+        # A dying engine writes its state, and so a client's specification, to standard error.
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        serve(self.backend, socket.socket(fileno=fd))
+
+    def _reap(self) -> None:
+        while self.pids:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.pids.discard(pid)
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            self.control.send(encode_control(Exited(pid, number, usage.ru_maxrss * 1024)))

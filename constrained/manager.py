@@ -1,0 +1,249 @@
+"""The grammar queue: requests wait here, off the batch, until their grammar is ready or has failed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
+from constrained.compile_pool import timeout_message
+from constrained.compile_service import Compiler
+from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError, GrammarTimeoutError, InvalidGrammarError
+from constrained.ranks import AllGather, agree
+from constrained.spec import GrammarSpec, ReasoningSpec
+from constrained.stats import GrammarMetrics
+
+
+class GrammarRequest(Protocol):
+    """What the manager reads of a request, and what it sets: ``grammar``, or ``grammar_error``."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def grammar_spec(self) -> GrammarSpec | None: ...
+
+    @property
+    def reasoning(self) -> ReasoningSpec | None: ...
+
+    @property
+    def stop_token_ids(self) -> Collection[int]:
+        """Every id that ends an answer of this request: end of text and its own. Kept under ``ignore_eos`` too."""
+
+    grammar: BaseGrammarObject | None
+    """In its start state; every choice takes a copy."""
+    grammar_error: GrammarError | None
+
+
+RequestT = TypeVar("RequestT", bound=GrammarRequest)
+
+
+@dataclass(eq=False)
+class _Waiting(Generic[RequestT]):
+    request: RequestT
+    future: Future[BaseGrammarObject]
+    queued_at: float
+    deadline: float
+
+
+class GrammarManager(Generic[RequestT]):
+    """Owned by the scheduler's loop and used by its thread alone.
+
+    Nothing here waits. When nothing is decoding, the loop blocks on :meth:`fileno`, which becomes readable when a
+    grammar is ready or failed, for at most :meth:`seconds_to_deadline`.
+
+    Parameters
+    ----------
+    environment
+        Vocabulary, width, end tokens and configuration.
+    all_gather
+        How ranks exchange their flags; ``None`` with a single rank. With several, every rank must call
+        :meth:`get_ready_grammar_requests` in the same step.
+    is_timekeeper
+        Whether this rank's clock ends requests whose grammar is late. One rank's verdict reaches all of them.
+    backend
+        Instead of the configured one.
+    compiler
+        Instead of compile processes; for tests.
+    """
+
+    def __init__(
+        self,
+        environment: GrammarEnvironment,
+        *,
+        all_gather: AllGather | None = None,
+        is_timekeeper: bool = True,
+        backend: BaseGrammarBackend | None = None,
+        compiler: Compiler | None = None,
+        metrics: GrammarMetrics | None = None,
+    ) -> None:
+        self.metrics = metrics or GrammarMetrics()
+        self.environment = environment
+        self.grammar_backend = backend or create_grammar_backend(environment, metrics=self.metrics, compiler=compiler)
+        self._timeout = environment.config.timeout
+        self._all_gather = all_gather
+        self._is_timekeeper = is_timekeeper
+        self._queue: list[_Waiting[RequestT]] = []
+        self._event_read, self._event_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    def has_waiting_grammars(self) -> bool:
+        return bool(self._queue)
+
+    def fileno(self) -> int:
+        """Readable when :meth:`get_ready_grammar_requests` has something to return."""
+        return self._event_read
+
+    def seconds_to_deadline(self) -> float | None:
+        """Until the next request's grammar is late; ``None`` with an empty queue."""
+        if not self._queue:
+            return None
+        return max(0.0, min(waiting.deadline for waiting in self._queue) - time.monotonic())
+
+    def process_req_with_grammar(self, req: RequestT) -> bool:
+        """Get or start compiling a request's grammar.
+
+        Returns
+        -------
+        is_queued
+            ``True``: the request waits, and :meth:`get_ready_grammar_requests` returns it later. ``False``: it has its
+            grammar or its error already, or asked for none.
+        """
+        spec = req.grammar_spec
+        if spec is None:
+            return False
+        if self.grammar_backend is None:
+            req.grammar_error = InvalidGrammarError(
+                "this server runs without grammars (--grammar-backend none); leave out response_format"
+            )
+            return False
+        try:
+            value, _ = self.grammar_backend.get_cached_or_future_value(spec, req.reasoning)
+        except (GrammarError, ValueError) as error:
+            req.grammar_error = error if isinstance(error, GrammarError) else InvalidGrammarError(str(error))
+            return False
+        if isinstance(value, BaseGrammarObject):
+            self._settle(req, value)
+            # Ranks could disagree on what is cached: with several, even a hit goes through the agreement.
+            if self._all_gather is None:
+                return False
+            future: Future[BaseGrammarObject] = Future()
+            future.set_result(value)
+            value = future
+        now = time.monotonic()
+        waiting = _Waiting(req, value, now, now + self._timeout)
+        self._queue.append(waiting)
+        value.add_done_callback(self._wake)
+        return True
+
+    def get_ready_grammar_requests(self) -> list[RequestT]:
+        """Requests that leave the queue now: with a grammar, or with an error."""
+        self._drain_event()
+        if not self._queue:
+            return []
+        now = time.monotonic()
+        ready = [waiting.future.done() for waiting in self._queue]
+        late = [
+            self._is_timekeeper and not is_ready and now >= waiting.deadline
+            for waiting, is_ready in zip(self._queue, ready, strict=True)
+        ]
+        failed = [
+            is_late or (is_ready and self._has_failed(waiting))
+            for waiting, is_ready, is_late in zip(self._queue, ready, late, strict=True)
+        ]
+        all_ready, all_failed = agree(ready, failed, self._all_gather)
+        leaving, staying = [], []
+        for index, waiting in enumerate(self._queue):
+            if all_failed[index]:
+                self._fail(waiting, is_late=late[index])
+                leaving.append(waiting.request)
+            elif all_ready[index]:
+                self._settle(waiting.request, waiting.future.result())
+                self._note_queue_time(waiting, now)
+                leaving.append(waiting.request)
+            else:
+                staying.append(waiting)
+        self._queue = staying
+        return leaving
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        """Forget waiting requests. A compile that nobody waits for any more is killed."""
+        ids = set(request_ids)
+        staying = []
+        for waiting in self._queue:
+            if waiting.request.request_id in ids:
+                waiting.future.cancel()
+                self.metrics.add("grammar_aborts_total")
+            else:
+                staying.append(waiting)
+        self._queue = staying
+
+    def clear(self) -> None:
+        """Forget every waiting request and every cached grammar."""
+        self.abort_requests([waiting.request.request_id for waiting in self._queue])
+        if self.grammar_backend is not None:
+            self.grammar_backend.reset()
+
+    def shutdown(self) -> None:
+        """End the compile processes and close the event."""
+        self.clear()
+        if self.grammar_backend is not None:
+            self.grammar_backend.shutdown()
+        os.close(self._event_read)
+        os.close(self._event_write)
+
+    def _settle(self, req: RequestT, grammar: BaseGrammarObject) -> None:
+        if isinstance(grammar, InvalidGrammarObject):
+            req.grammar_error = grammar.error
+            return
+        try:
+            grammar.set_stop_token_ids(sorted(set(req.stop_token_ids) | set(self.environment.eos_token_ids)))
+        except GrammarError as error:
+            req.grammar_error = error
+            return
+        req.grammar = grammar
+
+    def _fail(self, waiting: _Waiting[RequestT], *, is_late: bool) -> None:
+        request = waiting.request
+        request.grammar = None
+        if waiting.future.done() and not waiting.future.cancelled():
+            grammar = waiting.future.result()
+            if isinstance(grammar, InvalidGrammarObject):
+                request.grammar_error = grammar.error
+        waiting.future.cancel()
+        if is_late:
+            self.metrics.add("grammar_timeouts_total")
+            request.grammar_error = GrammarTimeoutError(timeout_message(self._timeout))
+        elif request.grammar_error is None:
+            request.grammar_error = GrammarError("response_format: another rank could not make this grammar")
+
+    @staticmethod
+    def _has_failed(waiting: _Waiting[RequestT]) -> bool:
+        return waiting.future.cancelled() or isinstance(waiting.future.result(), InvalidGrammarObject)
+
+    @staticmethod
+    def _note_queue_time(waiting: _Waiting[RequestT], now: float) -> None:
+        grammar = waiting.request.grammar
+        if grammar is not None and grammar.grammar_stats is not None:
+            grammar.grammar_stats.queue_seconds = now - waiting.queued_at
+
+    def _wake(self, _: Future[BaseGrammarObject]) -> None:
+        try:
+            os.write(self._event_write, b"g")
+        except (BlockingIOError, OSError):
+            return  # readable already, or shut down
+
+    def _drain_event(self) -> None:
+        try:
+            while len(os.read(self._event_read, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            return
