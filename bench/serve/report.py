@@ -8,27 +8,50 @@ from rich.table import Table
 from bench.serve.metrics import METRICS, Metric, Spread, ratios, spread
 from bench.serve.results import Results, Run
 
-_NARROWEST_COLUMNS = 160
-"""Of a terminal that is none (a pipe, a file): the table's own width, rather than a guess of 80."""
+_FIRST_COLUMN_WIDTH = 18
+_COLUMN_WIDTH = 19
+"""Characters of a workload's column with its borders: its name, or two extremes, on one line."""
 
 
 def print_table(results: Results, console: Console) -> None:
-    """Medians, with least and greatest below them where a workload was repeated."""
-    if not console.is_terminal:
-        console.width = max(console.width, _NARROWEST_COLUMNS)
-    header, rows = figure_rows(results)
-    table = Table(*header, caption=caption(results), caption_justify="left")
-    for row in rows:
-        table.add_row(*(cell.replace(" (", "\n(") for cell in row))
-    console.print(table)
-    if len(results.labels) > 1:
-        header, rows = ratio_rows(results)
-        table = Table(*header, title=f"{results.labels[0]} / {results.labels[1]}")
-        for row in rows:
-            table.add_row(*(cell.replace(" (", "\n(") for cell in row))
-        console.print(table)
+    """A line for each figure, with least and greatest behind the median where a workload was repeated."""
+    if len(results.labels) == 1:
+        header, rows = figure_rows(results)
+        at_once = max(1, (console.width - _FIRST_COLUMN_WIDTH) // _COLUMN_WIDTH)
+        for start in range(0, len(rows), at_once):
+            console.print(_transposed(header, rows[start : start + at_once]))
+    else:
+        for workload in results.workloads:
+            console.print(_comparison(results, workload))
+    console.print(caption(results), markup=False, highlight=False)
     for line in failure_lines(results):
         console.print(line, markup=False, highlight=False)
+
+
+def _transposed(header: list[str], rows: list[list[str]]) -> Table:
+    """One column for each row: a terminal has more lines than columns."""
+    table = Table("")
+    for row in rows:
+        title = "\n".join(row[header.index(name)] for name in ("workload", "load"))
+        table.add_column(title, justify="right", min_width=_COLUMN_WIDTH - 3)
+    for index in range(header.index("requests"), len(header)):
+        table.add_row(header[index], *(row[index].replace(" (", "\n(") for row in rows))
+    return table
+
+
+def _comparison(results: Results, workload: str) -> Table:
+    """One workload on both servers."""
+    header, rows = figure_rows(results)
+    ratio_header, ratios_of_all = ratio_rows(results)
+    quotients = next(dict(zip(ratio_header, row, strict=True)) for row in ratios_of_all if row[0] == workload)
+    ours = [row for row in rows if row[0] == workload]
+    table = Table("", title=f"{workload}, {ours[0][1]}")
+    for row in ours:
+        table.add_column(row[2], justify="right")
+    table.add_column(f"{results.labels[0]} / {results.labels[1]}", justify="right")
+    for index in range(header.index("requests"), len(header)):
+        table.add_row(header[index], *(row[index] for row in ours), quotients.get(header[index], ""))
+    return table
 
 
 def markdown(results: Results) -> str:

@@ -29,15 +29,15 @@ PARTS = (
 
 
 def print_table(profiles: Sequence[StepProfile], caption: str, console: Console) -> None:
-    """One row for each kind of step."""
+    """One column for each kind of step: a terminal has more lines than columns."""
     header, rows = table_rows(profiles)
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
     table = Table(caption=caption, caption_justify="left")
-    for title in header:
-        table.add_column(title, justify="left" if title == "step" else "right")
-    for row in rows:
-        table.add_row(*row)
+    table.add_column("\n\n" + "part")
+    for kind, num_rows, context, *_ in rows:
+        title = [kind, f"{num_rows} row{'' if num_rows == '1' else 's'}", f"at {context}"]
+        table.add_column("\n".join(title), justify="right")
+    for index in range(header.index("tokens"), len(header)):
+        table.add_row(header[index], *(row[index] for row in rows), end_section=header[index] == "tok/s")
     console.print(table)
 
 
