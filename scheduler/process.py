@@ -156,9 +156,8 @@ def _make_grammar_manager(
     config: GrammarConfig, vocabulary: Vocabulary, model: ModelRunner, eos_token_ids: tuple[int, ...]
 ) -> GrammarManager | None:
     """``None`` when the server is configured to refuse constrained requests."""
-    from constrained.manager import GrammarManager
-
     from constrained.environment import GrammarEnvironment
+    from constrained.manager import GrammarManager
 
     if config.backend == "none":
         return None

@@ -7,6 +7,9 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+import torch
+
 from sampling.params import SamplingParams
 from scheduler.config import SchedulerConfig
 from scheduler.loop import Scheduler
@@ -75,8 +78,10 @@ class DigitsGrammar:
         """What the masked draw gives where the free draw gives ``token_id``."""
         return token_id % self.limit
 
-    def fill_vocab_mask(self, vocab_mask: object, idx: int) -> None:
-        raise AssertionError("the fake executor has no mask")
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        allowed = np.zeros(vocab_mask.shape[1] * 32, dtype=np.uint8)
+        allowed[: self.limit] = not self.is_terminated()
+        vocab_mask[idx] = torch.from_numpy(np.packbits(allowed, bitorder="little").view(np.int32))
 
 
 def reference(
@@ -279,9 +284,10 @@ class Harness:
         num_pages: int = 64,
         drafter: object = None,
         grammar_manager: object = None,
+        executor: object = None,
         **config: object,
     ) -> None:
-        self.executor = FakeExecutor(max_in_flight)
+        self.executor: FakeExecutor = executor or FakeExecutor(max_in_flight)  # type: ignore[assignment]
         self.connection = FakeConnection()
         self.scheduler = Scheduler(
             SchedulerConfig(endpoint="", **config),  # type: ignore[arg-type]

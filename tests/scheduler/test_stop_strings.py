@@ -25,7 +25,7 @@ def first_match(text: bytes, stops: tuple[bytes, ...]) -> StopMatch | None:
 
 
 def held(text: bytes, stops: tuple[bytes, ...]) -> int:
-    return max((k for k in range(len(text) + 1) for stop in stops if k < len(stop) and text.endswith(stop[:k])))
+    return max(k for k in range(len(text) + 1) for stop in stops if k < len(stop) and text.endswith(stop[:k]))
 
 
 @settings(max_examples=300, deadline=None)
