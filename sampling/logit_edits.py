@@ -7,13 +7,14 @@ Logit bias, scaling penalties, additive penalties, suppressed tokens (minimum of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 
 from sampling.orchestrator import CompactPenalties, apply_compact_penalties
-from sampling.penalizers import Suppressions
+from sampling.penalizer import Suppressions
 from sampling.step import AllowedTokens, LogitBias
 
 # Eight upper bounds for each value of a byte of the mask: +inf where the bit is one, -inf where it is zero.
@@ -37,29 +38,23 @@ class LogitEdits:
 
 def apply_edits(logits: torch.Tensor, edits: LogitEdits) -> None:
     """Apply all edits to ``logits`` ``[S, V]`` float32, contiguous, in place."""
-    flat = logits.view(-1)
-    width = logits.shape[1]
+    if edits.suppressions is not None:
+        suppressions = edits.suppressions.giving_way(edits.vocab_mask, *logits.shape)
+        edits = replace(edits, suppressions=suppressions)
+    if logits.device.type == "cuda" and find_spec("triton") is not None:
+        from sampling.triton_edits import apply_edits_fused
+
+        apply_edits_fused(logits, edits)
+        return
     if edits.logit_bias is not None:
         bias = edits.logit_bias
-        flat[bias.positions * width + bias.token_ids] += bias.values
+        logits.view(-1)[bias.positions * logits.shape[1] + bias.token_ids] += bias.values
     for penalties in edits.penalties:
         apply_compact_penalties(logits, penalties)
-    if edits.suppressions is None:
-        if edits.vocab_mask is not None:
-            apply_mask(logits, edits.vocab_mask)
-        return
-    suppressed = edits.suppressions
-    index = suppressed.positions * width + suppressed.token_ids
+    if edits.suppressions is not None:
+        edits.suppressions.apply(logits)
     if edits.vocab_mask is not None:
         apply_mask(logits, edits.vocab_mask)
-    saved = flat[index]
-    # A pair may stand twice, once active and once not: the minimum is right in any order of writing.
-    bound = torch.where(suppressed.active, float("-inf"), float("inf"))
-    flat.scatter_reduce_(0, index, bound, "amin")
-    rows = torch.unique(suppressed.positions) if logits.device.type == "cpu" else None
-    highest = logits.amax(dim=1) if rows is None else _amax_of_rows(logits, rows)
-    gives_way = torch.isneginf(highest[suppressed.positions])
-    flat[index] = torch.where(gives_way, saved, flat[index])
 
 
 def join_masks(
@@ -100,9 +95,3 @@ def _apply_mask_cpu(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
             continue
         np.take(_BOUNDS, words[row].view(np.uint8), axis=0, out=bounds, mode="clip")
         np.minimum(values[row], bounds.reshape(-1)[: values.shape[1]], out=values[row])
-
-
-def _amax_of_rows(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    highest = torch.zeros(len(logits))
-    highest[rows] = logits[rows].amax(dim=1)
-    return highest

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from sampling.penalizers import PENALIZERS, PenalizedBatch, RecentTokens, Suppressions, _BatchedPenalizer
+from sampling.penalizer import PenalizedBatch, RecentTokens, Suppressions, _BatchedPenalizer
+from sampling.penalizers import PENALIZERS
 from sampling.token_counts import TokenCounts
 
 _CHUNK_ELEMENTS = 1 << 18  # bounds the temporaries of one pass, and keeps them in a CPU's cache
@@ -33,8 +34,8 @@ class DraftedPositions:
 class CompactPenalties:
     """What penalties do to the listed tokens of some positions; everything else stays as it is.
 
-    ``positions`` ``[S]`` int64, ``token_ids`` ``[S, C]`` int64 in range. A token may be listed twice, then with equal
-    values. ``scaling`` and ``additive`` are ``[S, C]`` float32, ``None`` where nothing scales or adds.
+    ``positions`` ``[S]`` int64; ``token_ids`` ``[S, C]`` int32, distinct within a row, -1 behind its tokens;
+    ``scaling`` and ``additive`` ``[S, C]`` float32, ``None`` where nothing scales or adds.
     """
 
     positions: torch.Tensor
@@ -183,9 +184,7 @@ class BatchedPenalizerOrchestrator:
         for compact in self.compact(positions):
             apply_compact_penalties(logits, compact)
         for suppressed in self.suppressions(positions):
-            values = torch.where(suppressed.active, float("-inf"), float("inf"))
-            index = suppressed.positions * logits.shape[1] + suppressed.token_ids
-            logits.view(-1).scatter_reduce_(0, index, values.to(logits.dtype), "amin")
+            suppressed.apply(logits)
         return logits
 
     def compact(self, positions: DraftedPositions) -> Iterator[CompactPenalties]:
@@ -210,15 +209,8 @@ class BatchedPenalizerOrchestrator:
             additive = self.accumulate_additive_penalties(rows, counts)
             if scaling is None and additive is None:
                 return
-            token_ids = self.counts.token_ids[rows].to(torch.int64)
-            unused = token_ids < 0
             numbers = torch.arange(start, start + len(rows), device=rows.device)
-            yield CompactPenalties(
-                numbers,
-                _repeat_first_entry(token_ids, unused).clamp_(min=0),
-                _repeat_first_entry(scaling, unused) if scaling is not None else None,
-                _repeat_first_entry(additive, unused) if additive is not None else None,
-            )
+            yield CompactPenalties(numbers, self.counts.token_ids[rows], scaling, additive)
 
     def suppressions(self, positions: DraftedPositions) -> Iterator[Suppressions]:
         """Tokens no draw may give at some positions."""
@@ -236,7 +228,7 @@ class BatchedPenalizerOrchestrator:
 
     def accumulate_additive_penalties(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor | None:
         """Sum of all additive penalties for the entries of S positions: ``[S, C]`` float32."""
-        kinds = [kind for kind in self.prepared if kind.counts_tokens and not kind.is_multiplicative]
+        kinds = [penalizer for penalizer in self.prepared if penalizer.is_additive]
         if not kinds:
             return None
         additive = torch.zeros(counts.shape, dtype=torch.float32, device=counts.device)
@@ -287,13 +279,15 @@ def apply_scaling_penalties(logits: torch.Tensor, scaling_penalties: torch.Tenso
 
 def apply_compact_penalties(logits: torch.Tensor, compact: CompactPenalties) -> None:
     """Scale, then add, in place: ``logits`` ``[S, V]`` float32, touching the listed tokens alone."""
-    index = (compact.positions[:, None] * logits.shape[1] + compact.token_ids).view(-1)
+    unused = compact.token_ids < 0
+    token_ids = _repeat_first_entry(compact.token_ids, unused).clamp(min=0)
+    index = (compact.positions[:, None] * logits.shape[1] + token_ids).view(-1)
     flat = logits.view(-1)
     values = flat[index]
     if compact.scaling is not None:
-        values = apply_scaling_penalties(values, compact.scaling.view(-1))
+        values = apply_scaling_penalties(values, _repeat_first_entry(compact.scaling, unused).view(-1))
     if compact.additive is not None:
-        values = values + compact.additive.view(-1)
+        values = values + _repeat_first_entry(compact.additive, unused).view(-1)
     flat[index] = values
 
 

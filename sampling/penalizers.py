@@ -1,155 +1,27 @@
-"""Penalties as small classes: each looks at a row's counted tokens and says what they do to those tokens' logits.
-
-A new penalty is one subclass of :class:`_BatchedPenalizer` and a line in :data:`PENALIZERS`.
-"""
+"""The penalties there are."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 
 from sampling.params import SamplingParams
+from sampling.penalizer import PenalizedRequest, RecentTokens, Suppressions, _BatchedPenalizer
 
+__all__ = [
+    "PENALIZERS",
+    "BatchedBadWordsPenalizer",
+    "BatchedFrequencyPenalizer",
+    "BatchedMinNewTokensPenalizer",
+    "BatchedPresencePenalizer",
+    "BatchedRepetitionPenalizer",
+    "_BatchedPenalizer",
+]
 
-class PenalizedRequest(Protocol):
-    """One row of a batch, as penalizers see it."""
-
-    @property
-    def sampling_params(self) -> SamplingParams: ...
-    @property
-    def prompt_token_ids(self) -> Sequence[int]: ...
-    @property
-    def eos_token_ids(self) -> Sequence[int]: ...
-
-
-class PenalizedBatch(Protocol):
-    """What the orchestrator holds by weak reference."""
-
-    @property
-    def reqs(self) -> Sequence[PenalizedRequest]: ...
-    @property
-    def device(self) -> torch.device: ...
-
-
-@dataclass(frozen=True)
-class Suppressions:
-    """Tokens that must not be drawn: P pairs of a position and a token, each active or not.
-
-    ``positions`` ``[P]`` int64 indexes S positions; ``token_ids`` ``[P]`` int64; ``active`` ``[P]`` bool.
-    """
-
-    positions: torch.Tensor
-    token_ids: torch.Tensor
-    active: torch.Tensor
-
-    def at(self, positions: torch.Tensor) -> Suppressions:
-        """The same for positions renumbered: ``positions[i]`` is the new number of position i."""
-        return Suppressions(positions[self.positions], self.token_ids, self.active)
-
-    @staticmethod
-    def joined(parts: Sequence[Suppressions]) -> Suppressions | None:
-        """All parts as one; ``None`` for none."""
-        if not parts:
-            return None
-        return Suppressions(
-            torch.cat([part.positions for part in parts]),
-            torch.cat([part.token_ids for part in parts]),
-            torch.cat([part.active for part in parts]),
-        )
-
-
-RecentTokens = Callable[[int], torch.Tensor]
-"""``recent(n)``: ``[S, n]`` int32, the n tokens before each of S positions, drafts included, -1 before the start."""
-
-
-class _BatchedPenalizer(abc.ABC):
-    """One penalty for every row of a batch; holds nothing until some row needs it.
-
-    A row's *entries* are its distinct counted tokens. ``rows`` ``[S]`` int64 names the row behind each of S logits
-    rows, ``counts`` ``[S, C]`` int32 is how often each entry stands before that position.
-    """
-
-    is_multiplicative: ClassVar[bool] = False
-    """True: scales logits (:meth:`accumulate_scaling_penalties`). False: adds to them."""
-
-    counts_tokens: ClassVar[bool] = True
-    """Whether it looks at counts at all; the lists are kept only when some prepared penalizer does."""
-
-    def __init__(self) -> None:
-        self._is_prepared = False
-
-    @classmethod
-    @abc.abstractmethod
-    def is_required_by(cls, request: PenalizedRequest) -> bool:
-        """Whether this request asks for the penalty at all."""
-
-    @abc.abstractmethod
-    def _prepare(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> None:
-        """Allocate the parameters of all rows, neutral for rows that do not ask."""
-
-    @abc.abstractmethod
-    def _filter(self, keep_indices: torch.Tensor) -> None: ...
-
-    @abc.abstractmethod
-    def _merge(self, their: _BatchedPenalizer) -> None: ...
-
-    @abc.abstractmethod
-    def _teardown(self) -> None: ...
-
-    @property
-    def is_prepared(self) -> bool:
-        return self._is_prepared
-
-    @classmethod
-    def is_required(cls, reqs: Sequence[PenalizedRequest]) -> bool:
-        return any(cls.is_required_by(request) for request in reqs)
-
-    def prepare_if_required(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> bool:
-        """Allocate if some request needs it; says whether one does."""
-        required = self.is_required(reqs)
-        if required:
-            self.ensure_prepared(reqs, device)
-        return required
-
-    def ensure_prepared(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> None:
-        """Allocate, needed or not: a batch that needs the penalty is about to join."""
-        if not self._is_prepared:
-            self._prepare(reqs, device)
-            self._is_prepared = True
-
-    def teardown(self) -> None:
-        if self._is_prepared:
-            self._teardown()
-            self._is_prepared = False
-
-    def filter(self, keep_indices: torch.Tensor) -> None:
-        if self._is_prepared:
-            self._filter(keep_indices)
-
-    def merge(self, their: _BatchedPenalizer) -> None:
-        """Append the rows of a prepared penalizer to this prepared one."""
-        self._merge(their)
-
-    def accumulate_additive_penalties(  # noqa: B027 - an additive penalizer overrides it, a scaling one does not
-        self, additive: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor
-    ) -> None:
-        """Add to ``additive`` ``[S, C]`` float32, in place, what is to be added to each entry's logit."""
-
-    def accumulate_scaling_penalties(  # noqa: B027 - the other way round
-        self, scaling: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, in_prompt: torch.Tensor
-    ) -> None:
-        """Multiply into ``scaling`` ``[S, C]`` float32, in place, the factor of each entry."""
-
-    def suppressions(self, rows: torch.Tensor, num_ahead: torch.Tensor, recent: RecentTokens) -> Suppressions | None:
-        """Tokens that this penalizer forbids; ``num_ahead`` ``[S]`` drafts stand before each position."""
-        return None
-
-    def advance(self, rows: torch.Tensor, num_tokens: torch.Tensor) -> None:  # noqa: B027 - most count nothing
-        """``num_tokens`` ``[N]`` more tokens (negative: fewer) were counted in the given distinct rows."""
+_ANY = -2  # matches whatever stands there
 
 
 class _CoefficientPenalizer(_BatchedPenalizer):
@@ -209,6 +81,7 @@ class BatchedRepetitionPenalizer(_CoefficientPenalizer):
 class BatchedFrequencyPenalizer(_CoefficientPenalizer):
     """Subtracts the penalty once for every time a token was generated."""
 
+    is_additive = True
     _neutral = 0.0
 
     @classmethod
@@ -222,6 +95,7 @@ class BatchedFrequencyPenalizer(_CoefficientPenalizer):
 class BatchedPresencePenalizer(_CoefficientPenalizer):
     """Subtracts the penalty once from every token that was generated at all."""
 
+    is_additive = True
     _neutral = 0.0
 
     @classmethod
@@ -295,13 +169,63 @@ class BatchedMinNewTokensPenalizer(_BatchedPenalizer):
         self.min_new_tokens = self.stop_token_ids = self.len_output_tokens = torch.empty(0)
 
 
-def _suppressed_ids(request: PenalizedRequest) -> list[int]:
-    params = request.sampling_params
-    if params.min_tokens == 0:
-        return []
-    # An end-of-text token that is ignored ends nothing, so it needs no suppression.
-    eos = () if params.ignore_eos else request.eos_token_ids
-    return sorted({*eos, *params.stop_token_ids})
+class BatchedBadWordsPenalizer(_BatchedPenalizer):
+    """The last token of a bad word is impossible where the tokens before it were just generated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes = torch.empty(0)  # [B, W, M] int32: all but the last token, _ANY in front
+        self.last_token_ids = torch.empty(0)  # [B, W] int64, -1 behind a row's words
+
+    @classmethod
+    def is_required_by(cls, request: PenalizedRequest) -> bool:
+        return bool(request.sampling_params.bad_words_token_ids)
+
+    def suppressions(self, rows: torch.Tensor, num_ahead: torch.Tensor, recent: RecentTokens) -> Suppressions | None:
+        prefixes = self.prefixes[rows]
+        last = self.last_token_ids[rows]
+        before = recent(prefixes.shape[2])[:, None, :]
+        active = ((prefixes == before) | (prefixes == _ANY)).all(dim=2) & (last >= 0)
+        positions = torch.arange(len(rows), device=rows.device)[:, None].expand_as(last)
+        return Suppressions(positions.reshape(-1), last.clamp(min=0).reshape(-1), active.reshape(-1))
+
+    def _prepare(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> None:
+        words = [request.sampling_params.bad_words_token_ids for request in reqs]
+        most = max((len(of_row) for of_row in words), default=0)
+        longest = max((len(word) - 1 for of_row in words for word in of_row), default=0)
+        prefixes = torch.full((len(reqs), most, longest), _ANY, dtype=torch.int32)
+        last = torch.full((len(reqs), most), -1, dtype=torch.int64)
+        for row, of_row in enumerate(words):
+            for index, word in enumerate(of_row):
+                last[row, index] = word[-1]
+                prefixes[row, index, longest - len(word) + 1 :] = torch.tensor(word[:-1], dtype=torch.int32)
+        self.prefixes, self.last_token_ids = prefixes.to(device), last.to(device)
+
+    def _filter(self, keep_indices: torch.Tensor) -> None:
+        self.prefixes = self.prefixes[keep_indices]
+        self.last_token_ids = self.last_token_ids[keep_indices]
+
+    def _merge(self, their: _BatchedPenalizer) -> None:
+        if not isinstance(their, BatchedBadWordsPenalizer):
+            raise TypeError(f"cannot merge {type(their).__name__} into {type(self).__name__}")
+        most = max(self.prefixes.shape[1], their.prefixes.shape[1])
+        longest = max(self.prefixes.shape[2], their.prefixes.shape[2])
+        pad = torch.nn.functional.pad
+        self.prefixes = torch.cat(
+            [
+                pad(of_side, (longest - of_side.shape[2], 0, 0, most - of_side.shape[1]), value=_ANY)
+                for of_side in (self.prefixes, their.prefixes)
+            ]
+        )
+        self.last_token_ids = torch.cat(
+            [
+                pad(of_side, (0, most - of_side.shape[1]), value=-1)
+                for of_side in (self.last_token_ids, their.last_token_ids)
+            ]
+        )
+
+    def _teardown(self) -> None:
+        self.prefixes = self.last_token_ids = torch.empty(0)
 
 
 PENALIZERS: tuple[type[_BatchedPenalizer], ...] = (
@@ -309,5 +233,15 @@ PENALIZERS: tuple[type[_BatchedPenalizer], ...] = (
     BatchedFrequencyPenalizer,
     BatchedPresencePenalizer,
     BatchedMinNewTokensPenalizer,
+    BatchedBadWordsPenalizer,
 )
 """Every penalty, in the order of application within its kind: all scaling first, then all additive ones."""
+
+
+def _suppressed_ids(request: PenalizedRequest) -> list[int]:
+    params = request.sampling_params
+    if params.min_tokens == 0:
+        return []
+    # An end-of-text token that is ignored ends nothing, so it needs no suppression.
+    eos = () if params.ignore_eos else request.eos_token_ids
+    return sorted({*eos, *params.stop_token_ids})

@@ -12,7 +12,8 @@ from sampling.logit_edits import LogitEdits, apply_edits, join_masks
 from sampling.logprobs import LogprobTensors, TokenLogprob, compute_logprobs
 from sampling.orchestrator import BatchedPenalizerOrchestrator, CompactPenalties, DraftedPositions
 from sampling.params import SamplingParams
-from sampling.penalizers import PENALIZERS, Suppressions
+from sampling.penalizer import Suppressions
+from sampling.penalizers import PENALIZERS
 from sampling.step import SampleRow, StepLayout, lay_out, signature_of
 
 __all__ = ["SampleOutput", "SampleRow", "SamplerState"]
@@ -84,7 +85,8 @@ class SamplerState:
 
     def __init__(self, vocab_size: int, eos_token_ids: Sequence[int], device: torch.device) -> None:
         self.vocab_size = vocab_size
-        self.eos_token_ids = tuple(eos_token_ids)
+        # An id beyond the logits cannot be drawn, so there is nothing to suppress.
+        self.eos_token_ids = tuple(token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size)
         self.device = device
         self._choices: dict[Hashable, Choice] = {}
         self._penalized = _PenalizedChoices(device)

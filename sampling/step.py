@@ -174,9 +174,6 @@ def lay_out(
     widest = int(lengths.max(initial=1))
     padded_index = np.minimum(starts[:, None] + np.arange(widest)[None, :], ends[:, None] - 1)
 
-    def per_position(values: Sequence[float], dtype: type) -> npt.NDArray[np.generic]:
-        return np.array(values, dtype)[row_of_position]
-
     def to_device(values: npt.ArrayLike, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device)
 
@@ -197,7 +194,7 @@ def lay_out(
         row_of_position=row_of_position,
         num_ahead=num_ahead,
         padded_index=to_device(padded_index),
-        temperature=np.array([of_row.temperature for of_row in params], np.float64)[row_of_position],
+        temperature=_temperature(params)[row_of_position],
         top_k=np.array([of_row.top_k if of_row.top_k > 0 else EVERY_TOKEN for of_row in params])[row_of_position],
         top_p=np.array([of_row.top_p for of_row in params], np.float64)[row_of_position],
         min_p=np.array([of_row.min_p for of_row in params], np.float64)[row_of_position],
@@ -213,6 +210,12 @@ def lay_out(
         logprob_positions=to_device(asked) if asked else None,
         logprob_spans=tuple(spans),
     )
+
+
+def _temperature(params: Sequence[SamplingParams]) -> npt.NDArray[np.float64]:
+    temperature = np.array([of_row.temperature for of_row in params], np.float64)
+    # Below this a quotient could overflow, while any two float32 logits are already infinitely far apart.
+    return np.where(temperature > 0.0, np.maximum(temperature, 1e-200), 0.0)
 
 
 def _logit_bias(

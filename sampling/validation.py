@@ -18,9 +18,6 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 64
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# float32 holds no more, and a temperature below it would make every logit infinite or equal.
-MIN_TEMPERATURE = 1e-6
-
 
 class SamplingParamsError(ValueError):
     """A parameter that cannot be served; ``param`` is the request field to change."""
@@ -61,7 +58,7 @@ def validate_sampling_params(params: SamplingParams, *, vocab_size: int) -> None
     _number("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _check_logit_bias(params, vocab_size)
     _check_token_lists(params, vocab_size)
-    _check_stops(params)
+    _check_stops(params, vocab_size)
     for name in ("logprobs", "prompt_logprobs"):
         value = getattr(params, name)
         if value is not None:
@@ -70,11 +67,6 @@ def validate_sampling_params(params: SamplingParams, *, vocab_size: int) -> None
 
 def _check_filters(params: SamplingParams) -> None:
     _number("temperature", params.temperature, 0.0, 2.0)
-    if 0.0 < params.temperature < MIN_TEMPERATURE:
-        raise SamplingParamsError(
-            f"'temperature' is {params.temperature}: give 0 for greedy decoding, or at least {MIN_TEMPERATURE}.",
-            "temperature",
-        )
     _number("top_p", params.top_p, 0.0, 1.0, exclusive_low=True)
     _number("min_p", params.min_p, 0.0, 1.0)
     _integer("top_k", params.top_k, -1, INT64_MAX)
@@ -115,14 +107,12 @@ def _check_token_lists(params: SamplingParams, vocab_size: int) -> None:
             )
 
 
-def _check_stops(params: SamplingParams) -> None:
+def _check_stops(params: SamplingParams, vocab_size: int) -> None:
     for stop in params.stop:
         if not isinstance(stop, bytes) or not stop:
             raise SamplingParamsError("'stop' holds an empty string: leave it out.", "stop")
     _at_most("stop_token_ids", len(params.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids")
-    # An id the model cannot draw stops nothing, but more likely it belongs to another model's vocabulary.
-    for token_id in params.stop_token_ids:
-        _integer("stop_token_ids", token_id, 0, INT64_MAX)
+    _token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
     _boolean("include_stop_str_in_output", params.include_stop_str_in_output)
     _boolean("ignore_eos", params.ignore_eos)
 
