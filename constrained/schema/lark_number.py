@@ -1,0 +1,119 @@
+"""Terminals of number shapes."""
+
+from __future__ import annotations
+
+import json
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from math import lcm
+from typing import TYPE_CHECKING
+
+from constrained.schema import numbers
+from constrained.schema.errors import UnenforceableError
+from constrained.schema.finish import is_multiple
+from constrained.schema.numbers import Bound
+from constrained.schema.pattern import tree
+from constrained.schema.pattern.render import lark_terminal
+from constrained.schema.pattern.tree import Node
+from constrained.schema.shapes import NumberShape
+
+if TYPE_CHECKING:
+    from constrained.schema.lark import LarkWriter
+
+_MAX_LISTED = 1_000
+
+
+def number_terminal(writer: LarkWriter, shape: NumberShape) -> str | None:
+    """Symbol of the numbers of a shape."""
+    if shape.allowed is not None:
+        return writer.terminal(lark_terminal(tree.literals(numbers.spelled(v) for v in shape.allowed)))
+    is_listed = (shape.multiples or shape.not_multiples) and shape.takes_integers and not shape.takes_fractions
+    if is_listed:
+        listed = _listed_integers(shape)
+        if listed is not None:
+            return writer.terminal(lark_terminal(tree.literals(listed))) if listed else None
+    if shape.not_multiples:
+        raise UnenforceableError("the opposite of multipleOf cannot be enforced here", shape.pointer)
+    language = _language(shape)
+    if language == tree.NOTHING:
+        return None
+    decimals = [_power_of_ten(step) for step in shape.multiples]
+    if all(places is not None and places >= 0 for places in decimals):
+        parts = [language, *(numbers.with_decimals(places) for places in decimals if places is not None)]
+        return writer.terminal(lark_terminal(tree.both(parts)))
+    return _native(writer, shape)
+
+
+def _language(shape: NumberShape) -> Node:
+    is_bounded = shape.low is not None or shape.high is not None
+    plain = is_bounded or shape.excluded or shape.multiples or not (shape.takes_integers and shape.takes_fractions)
+    if shape.takes_integers and not shape.takes_fractions:
+        low = None if shape.low is None else _least_integer(shape.low)
+        high = None if shape.high is None else _greatest_integer(shape.high)
+        language = numbers.integers_between(low, high) if is_bounded else numbers.ANY_INTEGER
+    elif plain:
+        language = numbers.numbers_between(shape.low, shape.high)
+    else:
+        language = numbers.ANY_NUMBER
+    if not shape.takes_integers:
+        language = numbers.not_whole(language)
+    for value in shape.excluded:
+        language = tree.both([language, tree.complement(numbers.spellings(value))])
+    return language
+
+
+def _least_integer(bound: Bound) -> int:
+    whole = int(bound.value.to_integral_value(ROUND_CEILING))
+    return whole + 1 if bound.is_exclusive and whole == bound.value else whole
+
+
+def _greatest_integer(bound: Bound) -> int:
+    whole = int(bound.value.to_integral_value(ROUND_FLOOR))
+    return whole - 1 if bound.is_exclusive and whole == bound.value else whole
+
+
+def _listed_integers(shape: NumberShape) -> list[str] | None:
+    if shape.low is None or shape.high is None:
+        return None
+    low, high = _least_integer(shape.low), _greatest_integer(shape.high)
+    step = int(shape.multiples[0]) if shape.multiples and shape.multiples[0] == int(shape.multiples[0]) else 1
+    if (high - low) // step > _MAX_LISTED:
+        return None
+    first = low + (-low % step)
+    found = []
+    for value in range(first, high + 1, step):
+        number = Decimal(value)
+        fits = all(is_multiple(number, one) for one in shape.multiples)
+        fits = fits and not any(is_multiple(number, one) for one in shape.not_multiples)
+        if fits and number not in shape.excluded:
+            found.append(str(value))
+    return found
+
+
+def _power_of_ten(step: Decimal) -> int | None:
+    """n when ``step`` is 10 to the power of -n."""
+    sign, digits, exponent = step.normalize().as_tuple()
+    return -int(exponent) if digits == (1,) and not sign else None
+
+
+def _native(writer: LarkWriter, shape: NumberShape) -> str:
+    """llguidance's own number grammar, which knows remainders."""
+    if shape.excluded or not shape.takes_integers:
+        raise UnenforceableError("multipleOf cannot be enforced together with excluded numbers", shape.pointer)
+    schema: dict[str, object] = {"type": "integer" if not shape.takes_fractions else "number"}
+    whole = [int(step) for step in shape.multiples if step == step.to_integral_value()]
+    if len(whole) == len(shape.multiples):
+        schema["multipleOf"] = lcm(*whole)
+    elif len(shape.multiples) == 1:
+        schema["multipleOf"] = _json_number(shape.multiples[0])
+    else:
+        raise UnenforceableError("several multipleOf of fractions cannot be enforced together", shape.pointer)
+    for bound, name in ((shape.low, "inimum"), (shape.high, "aximum")):
+        if bound is not None:
+            prefix = "m" if not bound.is_exclusive else "exclusiveM"
+            schema[prefix + name] = _json_number(bound.value)
+    text = json.dumps({"x-guidance": {"whitespace_flexible": False}, **schema})
+    return writer.rule(f"%json {text}")
+
+
+def _json_number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -1,0 +1,190 @@
+"""Languages of JSON numbers between bounds, in plain decimal spelling.
+
+The digit-by-digit constructions are the usual ones for ranges as regular expressions; a number has one integer part
+without leading zeros, and trailing zeros behind the point do not change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from constrained.schema.pattern import charset, tree
+from constrained.schema.pattern.language import full_language
+from constrained.schema.pattern.tree import Node
+
+_DIGIT = tree.Chars(charset.DIGIT)
+_DIGITS = tree.repeat(_DIGIT, 0, None)
+_MINUS = tree.literal("-")
+_POINT = tree.literal(".")
+_FRACTION = tree.repeat(tree.concat([_POINT, tree.repeat(_DIGIT, 1, None)]), 0, 1)
+_ZEROS = tree.repeat(tree.literal("0"), 0, None)
+_NONZERO_DIGITS = tree.concat([_DIGITS, tree.Chars(charset.normalise([(0x31, 0x39)])), _DIGITS])
+_NOT_WHOLE = full_language(r"-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*")
+
+ANY_INTEGER = full_language(r"0|-?[1-9][0-9]*")
+ANY_NUMBER = full_language(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+MAX_BOUND_DIGITS = 400
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of a range."""
+
+    value: Decimal
+    is_exclusive: bool = False
+
+
+def spelled(value: Decimal | int) -> str:
+    """The number without an exponent, as short as it goes."""
+    text = format(Decimal(value), "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def integers_between(low: int | None, high: int | None) -> Node:
+    """Integers of a closed range; ``None`` leaves an end open."""
+    options: list[Node] = []
+    if low is None or low < 0:
+        most = None if low is None else -low
+        least = 1 if high is None else max(1, -high)
+        if most is None or least <= most:
+            options.append(tree.concat([_MINUS, _natural(least, most)]))
+    if high is None or high >= 0:
+        least = 0 if low is None else max(0, low)
+        if high is None or least <= high:
+            options.append(_natural(least, high))
+    return tree.either(options)
+
+
+def numbers_between(low: Bound | None, high: Bound | None) -> Node:
+    """Decimal numbers of a range."""
+    options: list[Node] = []
+    zero = Bound(Decimal(0))
+    if high is None or high.value > 0 or (high.value == 0 and not high.is_exclusive):
+        least = zero if low is None or low.value < 0 else low
+        options.append(tree.both([_at_least(least), _at_most(high) if high is not None else tree.ANYTHING]))
+    if low is None or low.value < 0:
+        least = Bound(Decimal(0), True) if high is None or high.value >= 0 else Bound(-high.value, high.is_exclusive)
+        most = None if low is None else Bound(-low.value, low.is_exclusive)
+        magnitude = tree.both([_at_least(least), _at_most(most) if most is not None else tree.ANYTHING])
+        options.append(tree.concat([_MINUS, magnitude]))
+    return tree.either(options)
+
+
+def not_whole(language: Node) -> Node:
+    """The members that are no integers."""
+    return tree.both([language, _NOT_WHOLE])
+
+
+def spellings(value: Decimal | int) -> Node:
+    """Every plain spelling of one number, with zeros behind the point."""
+    text = spelled(value)
+    if text == "0":
+        return full_language(r"-?0(\.0+)?")
+    if "." in text:
+        return tree.concat([tree.literal(text), _ZEROS])
+    return tree.concat([tree.literal(text), full_language(r"(\.0+)?")])
+
+
+def with_decimals(most: int) -> Node:
+    """Numbers with at most that many digits that matter behind the point."""
+    if most == 0:
+        return full_language(r"-?(0|[1-9][0-9]*)(\.0+)?")
+    return full_language(rf"-?(0|[1-9][0-9]*)(\.[0-9]{{1,{most}}}0*)?")
+
+
+def _natural(low: int, high: int | None) -> Node:
+    text = str(low)
+    if high is None:
+        longer = tree.concat([tree.Chars(charset.normalise([(0x31, 0x39)])), tree.repeat(_DIGIT, len(text), None)])
+        same = _digits_at_least(text)
+        return tree.either([same, longer])
+    options: list[Node] = []
+    for length in range(len(text), len(str(high)) + 1):
+        least = text if length == len(text) else "1" + "0" * (length - 1)
+        most = str(high) if length == len(str(high)) else "9" * length
+        options.append(_same_length(least, most))
+    return tree.either(options)
+
+
+def _span(low: int, high: int) -> Node:
+    return tree.Chars(((0x30 + low, 0x30 + high),)) if low <= high else tree.NOTHING
+
+
+def _same_length(low: str, high: str) -> Node:
+    if not low:
+        return tree.EPSILON
+    if set(low) == {"0"} and set(high) == {"9"}:
+        return tree.repeat(_DIGIT, len(low), len(low))
+    first_low, first_high = int(low[0]), int(high[0])
+    if first_low == first_high:
+        return tree.concat([_span(first_low, first_low), _same_length(low[1:], high[1:])])
+    rest = len(low) - 1
+    return tree.either(
+        [
+            tree.concat([_span(first_low, first_low), _digits_at_least(low[1:])]),
+            tree.concat([_span(first_low + 1, first_high - 1), tree.repeat(_DIGIT, rest, rest)]),
+            tree.concat([_span(first_high, first_high), _same_length("0" * rest, high[1:])]),
+        ]
+    )
+
+
+def _digits_at_least(low: str) -> Node:
+    """Digit strings of the same length that are not smaller."""
+    return _same_length(low, "9" * len(low))
+
+
+def _split(value: Decimal) -> tuple[int, str]:
+    whole, _, fraction = spelled(value).partition(".")
+    return int(whole), fraction
+
+
+def _at_least(bound: Bound) -> Node:
+    whole, fraction = _split(bound.value)
+    larger = tree.concat([_natural(whole + 1, None), _FRACTION])
+    if fraction:
+        tail = tree.concat([_POINT, _fraction_at_least(fraction, bound.is_exclusive)])
+    elif bound.is_exclusive:
+        tail = tree.concat([_POINT, _NONZERO_DIGITS])
+    else:
+        tail = _FRACTION
+    return tree.either([larger, tree.concat([tree.literal(str(whole)), tail])])
+
+
+def _fraction_at_least(digits: str, is_exclusive: bool) -> Node:
+    node = _NONZERO_DIGITS if is_exclusive else _DIGITS
+    for digit in reversed(digits):
+        value = int(digit)
+        node = tree.either(
+            [tree.concat([_span(value + 1, 9), _DIGITS]), tree.concat([_span(value, value), node])]
+        )
+    return node
+
+
+def _at_most(bound: Bound) -> Node:
+    whole, fraction = _split(bound.value)
+    options: list[Node] = []
+    if whole > 0:
+        options.append(tree.concat([_natural(0, whole - 1), _FRACTION]))
+    if fraction:
+        below = _fraction_at_most(fraction, bound.is_exclusive)
+        tail: Node = tree.either([tree.EPSILON, tree.concat([_POINT, below])])
+    elif bound.is_exclusive:
+        tail = tree.NOTHING
+    else:
+        tail = tree.repeat(tree.concat([_POINT, tree.repeat(tree.literal("0"), 1, None)]), 0, 1)
+    options.append(tree.concat([tree.literal(str(whole)), tail]))
+    return tree.either(options)
+
+
+def _fraction_at_most(digits: str, is_exclusive: bool) -> Node:
+    node: Node = tree.NOTHING if is_exclusive else _ZEROS
+    for index in range(len(digits) - 1, -1, -1):
+        value = int(digits[index])
+        options = [tree.concat([_span(0, value - 1), _DIGITS]), tree.concat([_span(value, value), node])]
+        if index > 0:
+            options.append(tree.EPSILON)  # a shorter fraction is the smaller one: the last digit is never zero
+        node = tree.either(options)
+    return node

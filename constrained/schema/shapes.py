@@ -1,0 +1,108 @@
+"""What a set of schemas means together: alternatives, each of one JSON type, with nothing left to combine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from constrained.schema.document import SchemaNode
+from constrained.schema.numbers import Bound
+from constrained.schema.pattern.tree import Node
+
+
+class Literal(NamedTuple):
+    """A schema that must hold, or must not."""
+
+    node: SchemaNode
+    is_positive: bool
+
+
+Goal = frozenset[Literal]
+"""Schemas that hold together of one value; the empty goal is any value."""
+
+ANY: Goal = frozenset()
+
+
+@dataclass(frozen=True)
+class ConstantShape:
+    """``null``, ``true`` or ``false``."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class NumberShape:
+    takes_integers: bool
+    takes_fractions: bool
+    low: Bound | None = None
+    high: Bound | None = None
+    allowed: tuple[Decimal, ...] | None = None
+    excluded: tuple[Decimal, ...] = ()
+    multiples: tuple[Decimal, ...] = ()
+    not_multiples: tuple[Decimal, ...] = ()
+    pointer: str = ""
+
+
+@dataclass(frozen=True)
+class StringShape:
+    """Strings of ``language``, or exactly those of ``allowed``."""
+
+    language: Node
+    allowed: tuple[str, ...] | None = None
+    is_length_only: bool = False
+    min_length: int = 0
+    max_length: int | None = None
+
+
+@dataclass(frozen=True)
+class Contains:
+    """Between ``low`` and ``high`` items, from index ``start`` on, are members of ``goal``."""
+
+    goal: Goal
+    low: int
+    high: int | None
+    start: int = 0
+    pointer: str = ""
+
+
+@dataclass(frozen=True)
+class ArrayShape:
+    prefix: tuple[Goal, ...]
+    rest: Goal | None
+    """``None``: no item behind the prefix."""
+    min_items: int
+    max_items: int | None
+    contains: tuple[Contains, ...] = ()
+    is_unique: bool = False
+    pointer: str = ""
+
+
+@dataclass(frozen=True)
+class Property:
+    name: str
+    goal: Goal
+    is_required: bool
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Undeclared keys in ``language`` have values in ``goal``."""
+
+    language: Node
+    goal: Goal
+
+
+@dataclass(frozen=True)
+class ObjectShape:
+    properties: tuple[Property, ...]
+    """In the order in which they are written."""
+    extra: tuple[KeyClass, ...]
+    min_properties: int
+    max_properties: int | None
+    needed_extra: KeyClass | None = None
+    """At least one undeclared key of this class occurs."""
+    pointer: str = ""
+
+
+Shape = ConstantShape | NumberShape | StringShape | ArrayShape | ObjectShape
