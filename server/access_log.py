@@ -1,0 +1,77 @@
+"""Log lines: one for every request, as text or as JSON, with nothing in them that could forge another line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+from server.config import LogFormat, LogLevel
+from server.request_record import RequestRecord
+
+logger = logging.getLogger("scansion.access")
+
+
+def log_request(record: RequestRecord, duration: float) -> None:
+    """One line for a request that has ended."""
+    to_first_token = record.seconds_to_first_token
+    fields: dict[str, Any] = {
+        "request_id": record.request_id,
+        "method": record.method,
+        "path": record.path[:200],
+        "status": "disconnected" if record.is_disconnected else record.status,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": None if record.prompt_tokens is None else record.completion_tokens,
+        "ttft_ms": None if to_first_token is None else round(1000 * to_first_token, 1),
+        "duration_ms": round(1000 * duration, 1),
+        "error": None if record.error is None else record.error[:300],
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    logger.info("request", extra={"fields": known})
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = _one_line(record.getMessage())
+        for name, value in getattr(record, "fields", {}).items():
+            text += f" {name}={_quoted(value)}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return f"{clock} {record.levelname.lower():7} {record.name} {text}"
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    is_plain = text.isascii() and text.isprintable() and not set(text) & set(' "=\\')
+    return text if is_plain else json.dumps(text)
+
+
+def configure_logging(level: LogLevel, form: LogFormat) -> None:
+    """Send this process's log to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("scansion").setLevel(level.upper())
+    logging.getLogger("uvicorn.access").disabled = True

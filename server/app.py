@@ -1,0 +1,100 @@
+"""The ASGI application of one HTTP process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+import server.chat.router
+import server.completions.router
+import server.utility.administration
+import server.utility.health
+import server.utility.models
+import server.utility.tokens
+from server.auth import Auth
+from server.chat_template import ChatTemplate
+from server.config import HttpConfig
+from server.context import ServerContext
+from server.documentation import install_openapi
+from server.edge import Edge
+from server.engine_client import EngineClient
+from server.error_response import install_error_handlers
+from server.metrics import Metrics
+from server.models.assets import ModelAssets
+from server.tokenizer import Tokenizer
+
+
+def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
+    """Load what the endpoints share. The engine client connects when the application starts.
+
+    Raises
+    ------
+    ChatTemplateError
+        The model's template is not valid.
+    UnsupportedTokenizerError
+        The model's tokenizer cannot be described by token bytes.
+    """
+    tokenizer = Tokenizer(assets)
+    template = ChatTemplate(
+        assets, tokenizer.protected_text, timeout=config.template_timeout, max_chars=config.template_max_chars
+    )
+    engine = EngineClient(config.endpoint, call_timeout=config.call_timeout, retry_after=config.retry_after)
+    return ServerContext(config, assets, tokenizer, template, engine, Metrics())
+
+
+def create_app(context: ServerContext) -> ASGIApp:
+    """The application: edge, CORS and API keys around the routers."""
+    config = context.config
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        context.engine.start()
+        try:
+            yield
+        finally:
+            await context.engine.close()
+
+    app = FastAPI(
+        title="Scansion",
+        version=server_version(),
+        lifespan=lifespan,
+        docs_url="/docs" if config.docs else None,
+        openapi_url="/openapi.json" if config.docs else None,
+        redoc_url=None,
+        root_path=config.root_path,
+    )
+    app.state.context = context
+    for module in (
+        server.chat.router,
+        server.completions.router,
+        server.utility.models,
+        server.utility.tokens,
+        server.utility.health,
+        server.utility.administration,
+    ):
+        app.include_router(module.router)
+    install_error_handlers(app)
+    install_openapi(app)
+
+    asgi: ASGIApp = Auth(app, config.api_keys, root_path=config.root_path)
+    if config.cors_origins:
+        asgi = CORSMiddleware(
+            asgi,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    return Edge(asgi, context)
+
+
+def server_version() -> str:
+    try:
+        return metadata.version("scansion")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "0"

@@ -1,0 +1,123 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from scheduler.messages import GenerateRequest
+from server.body import parse_json_object, read_body
+from server.chat.answer import ChatAnswerShape, ChatStreamEncoder, whole_answer
+from server.chat.prompt import encode_conversation
+from server.chat.protocol import ChatCompletionRequest
+from server.choices import ChoiceAssembler
+from server.constraints import grammar_spec
+from server.context import ServerContext, context_of
+from server.documentation import request_body
+from server.errors import BadRequestError
+from server.event_stream import EventStream
+from server.generation import start_generation
+from server.json_response import JsonResponse
+from server.limits import resolve_max_tokens
+from server.sampling_request import sampling_params
+from server.validation import validate_request
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", openapi_extra=request_body(ChatCompletionRequest))
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a conversation."""
+    context = context_of(request)
+    raw = await read_body(request.scope, request.receive, max_bytes=context.config.max_body_bytes)
+    body = validate_request(ChatCompletionRequest, parse_json_object(raw, max_depth=context.config.max_json_depth))
+    model = context.resolve_model(body.model)
+    ready = context.require_ready()
+    _refuse_unserved(body, context)
+    grammar = grammar_spec(body, max_bytes=context.config.max_constraint_bytes)
+    prompt_token_ids = await encode_conversation(context, body, ready)
+    max_tokens, max_tokens_name = _requested_max_tokens(body)
+    params = sampling_params(
+        body,
+        config=context.config,
+        defaults=context.assets.generation_defaults,
+        vocab_size=ready.vocab_size,
+        max_tokens=resolve_max_tokens(
+            len(prompt_token_ids), max_tokens, ready, param=max_tokens_name, prompt_param="messages"
+        ),
+        n=body.n,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=None,
+        encode=context.tokenizer.encode_plain,
+    )
+    options = body.stream_options
+    shape = ChatAnswerShape(
+        answer_id=f"chatcmpl-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=model,
+        system_fingerprint=context.system_fingerprint,
+        vocabulary=context.tokenizer.vocabulary,
+        prompt_token_ids=prompt_token_ids,
+        num_top_logprobs=params.logprobs,
+        skip_special_tokens=body.skip_special_tokens,
+        return_token_ids=body.return_token_ids,
+        include_usage=options is not None and options.include_usage,
+        continuous_usage=options is not None and options.continuous_usage_stats,
+    )
+    assemblers = [
+        ChoiceAssembler(context.tokenizer.vocabulary, skip_special_tokens=body.skip_special_tokens)
+        for _ in range(params.n)
+    ]
+    generation = await start_generation(
+        context,
+        request.scope,
+        request.receive,
+        answer_id=shape.answer_id,
+        requests=[
+            GenerateRequest(
+                request_id=shape.answer_id,
+                prompt_token_ids=prompt_token_ids,
+                sampling=params,
+                grammar=grammar,
+                priority=body.priority,
+                stream=body.stream,
+            )
+        ],
+        assemblers=assemblers,
+    )
+    if body.stream:
+        return EventStream(generation, ChatStreamEncoder(shape, assemblers))
+    try:
+        choices = await generation.collect()
+    finally:
+        generation.close()
+    return JsonResponse(whole_answer(shape, choices))
+
+
+def _refuse_unserved(body: ChatCompletionRequest, context: ServerContext) -> None:
+    if body.tools and body.tool_choice != "none":
+        raise BadRequestError(
+            "'tools' are not served yet; set 'tool_choice' to 'none'.", param="tools", code="unsupported"
+        )
+    if body.tool_choice not in (None, "none", "auto"):
+        raise BadRequestError("'tool_choice' needs 'tools', which are not served yet.", param="tool_choice")
+    if body.stream_options is not None and not body.stream:
+        raise BadRequestError("'stream_options' needs 'stream' to be true.", param="stream_options")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise BadRequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+    most = context.config.max_top_logprobs
+    if body.top_logprobs is not None and body.top_logprobs > most:
+        raise BadRequestError(f"'top_logprobs' is {body.top_logprobs}; the range is 0 to {most}.", param="top_logprobs")
+
+
+def _requested_max_tokens(body: ChatCompletionRequest) -> tuple[int | None, str]:
+    if body.max_completion_tokens is None:
+        if body.max_tokens == 0:
+            raise BadRequestError("'max_tokens' must be at least 1.", param="max_tokens")
+        return body.max_tokens, "max_tokens"
+    if body.max_tokens not in (None, body.max_completion_tokens):
+        raise BadRequestError("'max_tokens' and 'max_completion_tokens' differ; give one of them.", param="max_tokens")
+    return body.max_completion_tokens, "max_completion_tokens"

@@ -1,0 +1,86 @@
+"""The one place where exceptions become answers."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import (
+    ApiError,
+    BadRequestError,
+    BodyTooLargeError,
+    ClientDisconnectedError,
+    MethodNotAllowedError,
+    NotFoundError,
+)
+from server.request_record import record_of
+
+_DISCARD_SECONDS = 2.0
+_DISCARD_BYTES = 64 * 1024 * 1024
+
+
+def error_response(error: ApiError) -> Response:
+    """An OpenAI error body with the error's status and headers."""
+    kind = _RefusedBodyResponse if isinstance(error, BodyTooLargeError) else Response
+    return kind(error.encoded(), error.status, error.headers, media_type="application/json")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every exception an OpenAI body, those of the framework included."""
+
+    async def on_api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        record_of(request.scope).error = error.message
+        return error_response(error)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return await on_api_error(request, _from_framework(request, error))
+
+    async def on_disconnect(request: Request, error: Exception) -> Response:
+        record_of(request.scope).is_disconnected = True
+        return Response(status_code=400)  # nobody reads it
+
+    async def on_anything_else(request: Request, error: Exception) -> Response:
+        record_of(request.scope).error = type(error).__name__
+        return error_response(ApiError("The server had an internal error.", code="internal"))
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(ClientDisconnectedError, on_disconnect)
+    app.add_exception_handler(Exception, on_anything_else)
+
+
+def _from_framework(request: Request, error: HTTPException) -> ApiError:
+    path = request.url.path[:200]
+    if error.status_code == 404:
+        return NotFoundError(f"There is no {path!r} here; /docs lists what there is.")
+    if error.status_code == 405:
+        return MethodNotAllowedError(f"{path!r} does not answer to {request.method[:20]}.", headers=error.headers)
+    refusal = BadRequestError(str(error.detail))
+    refusal.status = error.status_code
+    return refusal
+
+
+class _RefusedBodyResponse(Response):
+    """Answers before the body has come, and ends the connection.
+
+    Many clients read no answer before they have sent everything, and lose it when the connection is reset under them;
+    so what still comes is thrown away for a bounded while.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [*self.raw_headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        deadline, discarded = time.monotonic() + _DISCARD_SECONDS, 0
+        while time.monotonic() < deadline and discarded < _DISCARD_BYTES:
+            message = await receive()
+            discarded += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,118 @@
+"""Errors a client sees, each with its HTTP status, and the one OpenAI body they all become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from scheduler.messages import ErrorInfo
+
+
+class ApiError(Exception):
+    """A failure with an answer: ``{"error": {"message", "type", "param", "code"}}``."""
+
+    status = 500
+    type = "server_error"
+    default_code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code if code is not None else self.default_code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """The OpenAI error object."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def encoded(self) -> bytes:
+        """The OpenAI error object as JSON."""
+        return msgspec.json.encode(self.body())
+
+
+class BadRequestError(ApiError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class AuthenticationError(ApiError):
+    status = 401
+    type = "authentication_error"
+    default_code = "invalid_api_key"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"WWW-Authenticate": "Bearer"})
+
+
+class NotFoundError(ApiError):
+    status = 404
+    type = "invalid_request_error"
+    default_code = "not_found"
+
+
+class ModelNotFoundError(NotFoundError):
+    default_code = "model_not_found"
+
+
+class MethodNotAllowedError(ApiError):
+    status = 405
+    type = "invalid_request_error"
+    default_code = "method_not_allowed"
+
+
+class RequestAbortedError(ApiError):
+    """Someone called ``/abort_request``."""
+
+    status = 409
+    type = "request_aborted"
+    default_code = "request_aborted"
+
+
+class BodyTooLargeError(ApiError):
+    status = 413
+    type = "invalid_request_error"
+    default_code = "body_too_large"
+
+
+class OverloadedError(ApiError):
+    status = 429
+    type = "rate_limit_error"
+    default_code = "queue_full"
+
+
+class UnavailableError(ApiError):
+    """The scheduler is not there, or this process is about to end."""
+
+    status = 503
+    type = "service_unavailable_error"
+    default_code = "engine_unavailable"
+
+
+class TimedOutError(ApiError):
+    status = 504
+    type = "timeout_error"
+    default_code = "timeout"
+
+
+class SchedulerError(ApiError):
+    """An error the scheduler reported; status and wording are its own."""
+
+    def __init__(self, info: ErrorInfo, *, retry_after: int) -> None:
+        headers = {"Retry-After": str(retry_after)} if info.status in (429, 503) else None
+        super().__init__(info.message, param=info.param, code=info.code, headers=headers)
+        self.status = info.status
+        self.type = info.type
+
+
+class ClientDisconnectedError(Exception):
+    """Nobody is left to answer to."""

@@ -1,0 +1,44 @@
+"""The one list of request fields that are accepted without effect, and of those that are refused by name.
+
+``docs/api.md`` shows both lists; a test holds the page to them, and another walks the ``openai`` package's types to
+prove that every field of theirs works, is here, or is refused.
+"""
+
+from __future__ import annotations
+
+IGNORED_FIELDS: dict[str, str] = {
+    "user": "names the end user for OpenAI's abuse monitoring; kept nowhere",
+    "safety_identifier": "names the end user for OpenAI's abuse monitoring; kept nowhere",
+    "metadata": "labels of OpenAI's stored completions; nothing is stored here",
+    "store": "nothing is stored here",
+    "service_tier": "there is one tier",
+    "prompt_cache_key": "prefixes are matched by their tokens, no key is needed",
+    "prompt_cache_options": "the prefix cache is always on and needs no options",
+    "prompt_cache_retention": "the prefix cache keeps what fits, least recently used out first",
+    "prediction": "changes speed only, never the answer",
+    "verbosity": "a hint that only OpenAI's own models know",
+}
+"""Field of a completions request, and why ignoring it is harmless."""
+
+IGNORED_NESTED_FIELDS: dict[str, str] = {
+    "stream_options.include_obfuscation": "events are not padded",
+    "messages[].annotations": "part of an earlier answer, sent back in the history",
+    "messages[].content[].prompt_cache_breakpoint": "prefixes are matched by their tokens, no mark is needed",
+}
+"""The same, for fields inside others."""
+
+REFUSED_FIELDS: dict[str, str] = {
+    "audio": "only text is served.",
+    "functions": "tool calls are not served yet.",
+    "function_call": "tool calls are not served yet.",
+    "parallel_tool_calls": "tool calls are not served yet.",
+    "moderation": "there is no moderation model.",
+    "reasoning_effort": "reasoning is not served yet; chat_template_kwargs reaches the template's own switches.",
+    "separate_reasoning": "reasoning is not served yet.",
+    "thinking_budget": "reasoning is not served yet.",
+    "web_search_options": "there is no web search.",
+    "suffix": "insertion is not served; put the suffix into the prompt in the model's own format.",
+    "use_beam_search": "beam search is not served.",
+    "length_penalty": "beam search is not served.",
+}
+"""Field of a completions request that is a 400, and why."""

@@ -1,0 +1,242 @@
+"""Sampling, stopping and output fields that chat and text completions share, and what the scheduler gets from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sampling.params import SamplingParams
+from sampling.validation import SamplingParamsError, validate_sampling_params
+from server.config import HttpConfig
+from server.errors import BadRequestError
+from server.validation import RequestModel
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool = False
+    """A last chunk without choices carries the usage."""
+    continuous_usage_stats: bool = False
+    """Every chunk carries the usage so far."""
+    include_obfuscation: bool = False
+
+
+class JsonSchemaFormat(RequestModel):
+    """``response_format.json_schema``. The schema is read by :mod:`server.constraints`, which checks its type."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Any = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestModel):
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+    structures: Any = None
+    triggers: Any = None
+    format: Any = None
+
+
+class StructuredOutputs(RequestModel):
+    """vLLM's spelling of a constraint: exactly one of the fields."""
+
+    json_: Any = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+
+
+class SamplingFields(RequestModel):
+    """Fields of both completions endpoints."""
+
+    model: str | None = Field(default=None, description="Left out: the served model.")
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(default=1, ge=1)
+    seed: int | None = Field(default=None, ge=INT64_MIN, le=INT64_MAX)
+    max_tokens: int | None = Field(default=None, ge=0)
+    min_tokens: int | None = Field(default=None, ge=0)
+    min_new_tokens: int | None = Field(default=None, ge=0, description="The same as min_tokens.")
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    penalize_prompt: bool = False
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    priority: int = Field(default=0, ge=-(2**31), lt=2**31)
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    ebnf: str | None = None
+    choice: list[str] | None = None
+    grammar_backend: str | None = Field(default=None, max_length=64)
+    lenient: bool = False
+
+
+def sampling_params(
+    fields: SamplingFields,
+    *,
+    config: HttpConfig,
+    defaults: dict[str, Any],
+    vocab_size: int,
+    max_tokens: int,
+    n: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    encode: Callable[[str], list[int]],
+) -> SamplingParams:
+    """Resolve a request's fields against the model's generation defaults.
+
+    Parameters
+    ----------
+    defaults
+        From the model's ``generation_config``; a field of the request wins.
+    max_tokens
+        Already resolved against the room that the prompt leaves.
+    encode
+        Text to token ids, for ``bad_words``.
+
+    Raises
+    ------
+    BadRequestError
+        Names the field that is out of range or contradicts another.
+    """
+    if n > config.max_choices:
+        raise BadRequestError(f"'n' is {n}; the largest allowed is {config.max_choices}.", param="n")
+    if fields.min_tokens is not None and fields.min_new_tokens is not None:
+        raise BadRequestError("Give 'min_tokens' or 'min_new_tokens', not both.", param="min_new_tokens")
+
+    def resolved(name: str, neutral: float) -> float:
+        value = getattr(fields, name)
+        return float(value if value is not None else defaults.get(name, neutral))
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        n=n,
+        min_tokens=fields.min_tokens or fields.min_new_tokens or 0,
+        temperature=resolved("temperature", 1.0),
+        top_p=resolved("top_p", 1.0),
+        top_k=_top_k(fields.top_k, defaults),
+        min_p=resolved("min_p", 0.0),
+        seed=fields.seed,
+        repetition_penalty=resolved("repetition_penalty", 1.0),
+        penalize_prompt=fields.penalize_prompt,
+        frequency_penalty=float(fields.frequency_penalty or 0.0),
+        presence_penalty=float(fields.presence_penalty or 0.0),
+        logit_bias=_logit_bias(fields.logit_bias or {}, vocab_size, config),
+        allowed_token_ids=_allowed(fields.allowed_token_ids),
+        bad_words_token_ids=_bad_words(fields.bad_words or [], encode, config),
+        stop=_stops(fields.stop, config),
+        stop_token_ids=_token_ids(fields.stop_token_ids or [], "stop_token_ids", vocab_size),
+        include_stop_str_in_output=fields.include_stop_str_in_output,
+        ignore_eos=fields.ignore_eos,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+    _token_ids(fields.allowed_token_ids or [], "allowed_token_ids", vocab_size)
+    try:
+        validate_sampling_params(params, vocab_size=vocab_size)
+    except SamplingParamsError as error:
+        raise BadRequestError(str(error), param=error.param, code="invalid_value") from error
+    return params
+
+
+def _top_k(value: int | None, defaults: dict[str, Any]) -> int:
+    if value is None:
+        value = int(defaults.get("top_k", -1))
+    return -1 if value == 0 else value  # transformers writes "keep every token" as 0
+
+
+def _allowed(token_ids: list[int] | None) -> tuple[int, ...] | None:
+    if token_ids is None:
+        return None
+    if not token_ids:
+        raise BadRequestError("'allowed_token_ids' is empty: no token could be drawn.", param="allowed_token_ids")
+    return tuple(dict.fromkeys(token_ids))
+
+
+def _token_ids(token_ids: list[int], name: str, vocab_size: int) -> tuple[int, ...]:
+    for index, token_id in enumerate(token_ids):
+        if token_id >= vocab_size:
+            raise BadRequestError(
+                f"'{name}[{index}]' is {token_id}; the model's token ids end at {vocab_size - 1}.",
+                param=f"{name}[{index}]",
+                code="invalid_token_id",
+            )
+    return tuple(token_ids)
+
+
+def _stops(stop: str | list[str] | None, config: HttpConfig) -> tuple[bytes, ...]:
+    strings = [stop] if isinstance(stop, str) else stop or []
+    if len(strings) > config.max_stop_strings:
+        raise BadRequestError(
+            f"'stop' has {len(strings)} strings; the most allowed are {config.max_stop_strings}.", param="stop"
+        )
+    for index, text in enumerate(strings):
+        param = "stop" if isinstance(stop, str) else f"stop[{index}]"
+        if not text:
+            raise BadRequestError(f"'{param}' is empty; a stop string needs at least one character.", param=param)
+        if len(text) > config.max_stop_length:
+            raise BadRequestError(f"'{param}' is longer than {config.max_stop_length} characters.", param=param)
+    return tuple(text.encode() for text in dict.fromkeys(strings))
+
+
+def _logit_bias(biases: dict[str, float], vocab_size: int, config: HttpConfig) -> dict[int, float]:
+    if len(biases) > config.max_logit_bias_entries:
+        raise BadRequestError(
+            f"'logit_bias' has {len(biases)} entries; the most allowed are {config.max_logit_bias_entries}.",
+            param="logit_bias",
+        )
+    by_id: dict[int, float] = {}
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 11 and int(key) < vocab_size):
+            raise BadRequestError(
+                f"'logit_bias' has the key {key[:40]!r}; keys are token ids from 0 to {vocab_size - 1}.",
+                param="logit_bias",
+                code="invalid_token_id",
+            )
+        if not -100 <= bias <= 100:
+            raise BadRequestError(
+                f"'logit_bias' has {bias} for token {key}; the range is -100 to 100.", param="logit_bias"
+            )
+        by_id[int(key)] = float(bias)
+    return by_id
+
+
+def _bad_words(words: list[str], encode: Callable[[str], list[int]], config: HttpConfig) -> tuple[tuple[int, ...], ...]:
+    if len(words) > config.max_bad_words:
+        raise BadRequestError(
+            f"'bad_words' has {len(words)} entries; the most allowed are {config.max_bad_words}.", param="bad_words"
+        )
+    sequences: dict[tuple[int, ...], None] = {}
+    for index, word in enumerate(words):
+        if not word or len(word) > config.max_stop_length:
+            raise BadRequestError(
+                f"'bad_words[{index}]' must have 1 to {config.max_stop_length} characters.",
+                param=f"bad_words[{index}]",
+            )
+        # A word inside a sentence is spelled with its leading blank by most tokenizers.
+        for spelling in (word, " " + word.lstrip(" ")):
+            sequences[tuple(encode(spelling))] = None
+    return tuple(sequences)

@@ -1,0 +1,1 @@
+"""Endpoints around generation: models, tokens, health, metrics, administration."""

@@ -1,0 +1,117 @@
+"""What an operator asks for: version, state, metrics, cache flush, aborts, and a page that names the endpoints."""
+
+from __future__ import annotations
+
+import html
+import time
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.routing import APIRoute
+
+from server.body import parse_json_object, read_body
+from server.context import context_of
+from server.documentation import request_body
+from server.errors import ApiError, BadRequestError
+from server.json_response import JsonResponse
+from server.validation import RequestModel, validate_request
+
+router = APIRouter()
+
+
+class AbortBody(RequestModel):
+    """Which requests to stop."""
+
+    request_id: str | None = None
+    rid: str | None = None
+    """The same, as SGLang spells it."""
+    abort_all: bool = False
+    """Every request of the HTTP process that gets this call."""
+
+
+@router.get("/version")
+async def version(request: Request) -> Response:
+    """This server's version."""
+    return JsonResponse({"version": request.app.version})
+
+
+@router.get("/server_info")
+async def server_info(request: Request) -> Response:
+    """The model, the scheduler and what it is doing."""
+    context = context_of(request)
+    ready = context.engine.ready
+    stats = None if ready is None else await context.engine.stats()
+    return JsonResponse(
+        {
+            "version": request.app.version,
+            "models": context.model_names,
+            "model_path": str(context.assets.weights_path),
+            "uptime_seconds": round(time.time() - context.started, 3),
+            "is_draining": context.is_draining,
+            "generation_defaults": context.assets.generation_defaults,
+            "limits": {
+                "max_body_bytes": context.config.max_body_bytes,
+                "max_choices": context.config.max_choices,
+                "max_prompts": context.config.max_prompts,
+                "max_stop_strings": context.config.max_stop_strings,
+                "max_top_logprobs": context.config.max_top_logprobs,
+            },
+            "scheduler": ready,
+            "stats": stats,
+        }
+    )
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    context = context_of(request)
+    try:
+        stats = await context.engine.stats()
+    except ApiError:
+        stats = None  # shown as scansion_scheduler_up 0
+    return Response(context.metrics.render(stats), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.post("/flush_cache")
+async def flush_cache(request: Request) -> Response:
+    """Empty the prefix cache."""
+    flushed = await context_of(request).engine.flush_cache()
+    return JsonResponse({"freed_tokens": flushed.freed_tokens})
+
+
+@router.post("/abort_request", openapi_extra=request_body(AbortBody))
+async def abort_request(request: Request) -> Response:
+    """Stop a request by its answer's id or its ``X-Request-Id``; its client gets an error."""
+    context = context_of(request)
+    raw = await read_body(request.scope, request.receive, max_bytes=context.config.max_body_bytes)
+    body = validate_request(AbortBody, parse_json_object(raw, max_depth=context.config.max_json_depth))
+    context.require_ready()
+    request_id = body.request_id or body.rid
+    if body.abort_all == bool(request_id):
+        raise BadRequestError("Give either 'request_id' or 'abort_all': true.", param="request_id")
+    if request_id is None:
+        submissions = set(context.running.values())
+    else:
+        submissions = {context.running[request_id]} if request_id in context.running else set()
+    for submission in submissions:
+        for scheduler_id in submission.request_ids:
+            context.engine.abort(scheduler_id)
+    if request_id is not None and not submissions:
+        context.engine.abort(request_id)  # another HTTP process may hold it; the scheduler knows them all
+    return JsonResponse({"aborted": len(submissions)})
+
+
+@router.get("/", include_in_schema=False)
+async def index(request: Request) -> Response:
+    """A page that names the endpoints."""
+    routes = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    rows = "".join(
+        f"<tr><td>{', '.join(sorted(route.methods or ()))}</td><td><code>{html.escape(route.path)}</code></td>"
+        f"<td>{html.escape((route.description or '').splitlines()[0] if route.description else '')}</td></tr>"
+        for route in routes
+    )
+    return HTMLResponse(
+        f"<!doctype html><title>Scansion</title><h1>Scansion {html.escape(request.app.version)}</h1>"
+        f"<p>OpenAI-compatible; see <a href='docs'>docs</a>.</p><table>{rows}</table>"
+    )

@@ -1,0 +1,23 @@
+"""``GET /health``: 200 when requests are served, 503 otherwise."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from server.context import context_of
+from server.json_response import JsonResponse
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """Whether this server takes requests."""
+    context = context_of(request)
+    headers = {"Retry-After": str(context.config.retry_after)}
+    if context.is_draining:
+        return JsonResponse({"status": "draining"}, 503, headers)
+    if context.engine.ready is None:
+        return JsonResponse({"status": "scheduler not ready"}, 503, headers)
+    return JsonResponse({"status": "ok"})

@@ -1,0 +1,93 @@
+"""``POST /tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from server.body import parse_json_object, read_body
+from server.chat.prompt import encode_conversation
+from server.chat.protocol import ChatCompletionRequest, ChatMessage
+from server.context import context_of
+from server.documentation import request_body
+from server.errors import BadRequestError
+from server.json_response import JsonResponse
+from server.limits import refuse_hopeless_text
+from server.validation import RequestModel, validate_request
+
+router = APIRouter()
+
+
+class TokenizeRequest(RequestModel):
+    """A prompt, or messages to render first."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
+    add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(RequestModel):
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    skip_special_tokens: bool = False
+
+
+@router.post("/tokenize", openapi_extra=request_body(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text or of a rendered conversation."""
+    context = context_of(request)
+    config, tokenizer = context.config, context.tokenizer
+    raw = await read_body(request.scope, request.receive, max_bytes=config.max_body_bytes)
+    body = validate_request(TokenizeRequest, parse_json_object(raw, max_depth=config.max_json_depth))
+    context.resolve_model(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise BadRequestError("Give either 'prompt' or 'messages'.", param="prompt")
+    ready = context.require_ready()
+    if body.prompt is not None:
+        refuse_hopeless_text(tokenizer.fewest_tokens(body.prompt), ready, param="prompt")
+        add = body.add_special_tokens
+        token_ids = await tokenizer.run(lambda text: tokenizer.encode_prompt(text, add_special_tokens=add), body.prompt)
+    else:
+        chat = ChatCompletionRequest(
+            messages=body.messages or [],
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        token_ids = await encode_conversation(context, chat, ready)
+    answer: dict[str, Any] = {
+        "tokens": token_ids,
+        "count": len(token_ids),
+        "max_model_len": context.assets.context_length,
+    }
+    if body.return_token_strs:
+        answer["token_strs"] = [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
+    return JsonResponse(answer)
+
+
+@router.post("/detokenize", openapi_extra=request_body(DetokenizeRequest))
+async def detokenize(request: Request) -> Response:
+    """Text of token ids."""
+    context = context_of(request)
+    config = context.config
+    raw = await read_body(request.scope, request.receive, max_bytes=config.max_body_bytes)
+    body = validate_request(DetokenizeRequest, parse_json_object(raw, max_depth=config.max_json_depth))
+    context.resolve_model(body.model)
+    size = len(context.tokenizer.vocabulary)
+    for index, token_id in enumerate(body.tokens):
+        if token_id >= size:
+            raise BadRequestError(
+                f"'tokens[{index}]' is {token_id}; the tokenizer's ids end at {size - 1}.",
+                param=f"tokens[{index}]",
+                code="invalid_token_id",
+            )
+    text = context.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+    return JsonResponse({"prompt": text})

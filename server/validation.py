@@ -1,0 +1,108 @@
+"""From a parsed body to a typed request: one error that names the field, in words a caller can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from server.errors import BadRequestError
+from server.ignored_fields import IGNORED_FIELDS, REFUSED_FIELDS
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class RequestModel(BaseModel):
+    """Base of all request bodies: no coercion between JSON types, no unknown fields, no infinities."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
+    """Check ``body`` against ``model``.
+
+    A field that is explicitly ``null`` counts as left out, as it does at OpenAI. Published ignored fields are dropped.
+
+    Raises
+    ------
+    BadRequestError
+        Names the first offending field.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None or name in IGNORED_FIELDS:
+            if name not in model.model_fields and name not in IGNORED_FIELDS and name not in REFUSED_FIELDS:
+                raise _unknown_field(model, name)
+            continue
+        if name in REFUSED_FIELDS and name not in model.model_fields:
+            raise BadRequestError(f"'{name}' is not served: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
+        fields[name] = value
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise _from_pydantic(error, fields, model) from error
+
+
+def field_path(location: tuple[int | str, ...], body: Any) -> str:
+    """``messages[0].content`` for a pydantic location, without the names of unions and tags pydantic adds to it."""
+    path = ""
+    node = body
+    for position, step in enumerate(location):
+        child = _child(node, step)
+        if child is not _MISSING:
+            path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+            node = child
+        elif isinstance(step, str) and isinstance(node, dict) and position == len(location) - 1:
+            path += f".{step}" if path else step
+    return path
+
+
+def closest(name: str, known: list[str]) -> str:
+    """`` Did you mean 'x'?`` or nothing."""
+    matches = difflib.get_close_matches(name[:64], known, n=1)
+    return f" Did you mean '{matches[0]}'?" if matches else ""
+
+
+def _unknown_field(model: type[BaseModel], name: str) -> BadRequestError:
+    shown = name[:100]
+    known = [*model.model_fields, *IGNORED_FIELDS]
+    return BadRequestError(f"Unknown field '{shown}'.{closest(shown, known)}", param=shown, code="unknown_field")
+
+
+def _from_pydantic(error: ValidationError, body: dict[str, Any], model: type[BaseModel]) -> BadRequestError:
+    # A union reports one error for each of its members; the one that got furthest into the body is the useful one.
+    details = max(error.errors(include_url=False), key=lambda item: _depth(item, body))
+    path = field_path(details["loc"], body)
+    if details["type"] == "extra_forbidden":
+        if len(details["loc"]) == 1:
+            return _unknown_field(model, str(details["loc"][0]))
+        return BadRequestError(f"Unknown field '{path}'.", param=path, code="unknown_field")
+    if details["type"] == "missing":
+        return BadRequestError(f"The field '{path}' is required.", param=path, code="missing_field")
+    cause = details.get("ctx", {}).get("error")
+    message = str(cause) if isinstance(cause, ValueError) else details["msg"]
+    return BadRequestError(f"Invalid value for '{path}': {message}.", param=path or None, code="invalid_value")
+
+
+def _depth(details: ErrorDetails, body: Any) -> int:
+    depth = 0
+    node = body
+    for step in details["loc"]:
+        child = _child(node, step)
+        if child is not _MISSING:
+            depth += 1
+            node = child
+    # A field that is missing or unknown lies one level below the object it was looked for in.
+    return depth + (details["type"] in ("missing", "extra_forbidden"))
+
+
+_MISSING = object()
+
+
+def _child(node: Any, step: int | str) -> Any:
+    if isinstance(step, int):
+        return node[step] if isinstance(node, list) and step < len(node) else _MISSING
+    return node.get(step, _MISSING) if isinstance(node, dict) else _MISSING
