@@ -38,9 +38,7 @@ def settle(row: PlanRow, result: RowResult) -> int:
     return row.end - num_rejected if row.samples else row.end
 
 
-def accept(
-    request: Request, result: RowResult, token_bytes: Sequence[bytes], eos_token_ids: frozenset[int]
-) -> Finish | None:
+def accept(request: Request, result: RowResult, token_bytes: Sequence[bytes]) -> Finish | None:
     """Append the drawn tokens up to the first that ends the answer; returns the end, if it is reached.
 
     Raises :class:`RowError` when the request's grammar refuses what was drawn under its own mask.
@@ -50,7 +48,7 @@ def accept(
         request.unsent_token_ids.append(token_id)
         if result.logprobs is not None:
             request.unsent_logprobs.append(result.logprobs[index])
-        finish = _finish_behind(request, token_id, token_bytes, eos_token_ids)
+        finish = _finish_behind(request, token_id, token_bytes)
         if finish is not None:
             return finish
     return None
@@ -71,13 +69,15 @@ def is_scored(request: Request, row: PlanRow) -> bool:
 def end(
     request: Request, reason: FinishReason, *, stop_reason: str | int | None = None, num_bytes: int | None = None
 ) -> Finish:
-    usage = Usage(completion_tokens=request.num_output, cached_tokens=request.group.cached_tokens or 0)
+    usage = Usage(
+        completion_tokens=request.num_output,
+        cached_tokens=request.group.cached_tokens or 0,
+        reasoning_tokens=_count_reasoning_tokens(request),
+    )
     return Finish(reason=reason, usage=usage, stop_reason=stop_reason, num_bytes=num_bytes)
 
 
-def _finish_behind(
-    request: Request, token_id: int, token_bytes: Sequence[bytes], eos_token_ids: frozenset[int]
-) -> Finish | None:
+def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]) -> Finish | None:
     sampling = request.sampling
     text = request.stop_state
     begin = text.num_bytes
@@ -91,12 +91,12 @@ def _finish_behind(
         is_terminated = request.grammar.is_terminated()
     # A complete grammar ends the answer even below the minimum: nothing else is legal then.
     may_stop = request.num_output >= sampling.min_tokens or is_terminated
-    if may_stop and token_id in request.group.stop_ids:
+    if may_stop and token_id in request.group.stop_token_ids:
         # A stop token that is ordinary text is not shown, unless asked for; an end-of-text token never is.
         is_shown = sampling.include_stop_str_in_output and token_id in sampling.stop_token_ids
         cut = None if is_shown or text.num_bytes == begin else begin
-        is_eos = token_id in eos_token_ids and not sampling.ignore_eos
-        return end(request, "stop", stop_reason=None if is_eos else token_id, num_bytes=cut)
+        stop_reason = token_id if token_id in sampling.stop_token_ids else None
+        return end(request, "stop", stop_reason=stop_reason, num_bytes=cut)
     if may_stop and match is not None:
         cut = match.end if sampling.include_stop_str_in_output else match.start
         return end(request, "stop", stop_reason=match.stop.decode(errors="replace"), num_bytes=cut)
@@ -105,3 +105,16 @@ def _finish_behind(
     if request.num_remaining <= 0:
         return end(request, "length")
     return None
+
+
+def _count_reasoning_tokens(request: Request) -> int:
+    """Output tokens up to and with the end-of-thinking marker; all of them while it has not come."""
+    reasoning = request.group.reasoning
+    if reasoning is None or not reasoning.is_thinking:
+        return 0
+    marker = list(reasoning.think_end_ids)
+    output = request.token_ids[request.prompt_length :]
+    for end_index in range(len(marker), len(output) + 1):
+        if output[end_index - len(marker) : end_index] == marker:
+            return end_index
+    return len(output)

@@ -24,7 +24,7 @@ class SchedulerConfig:
 
     overlap: bool = True
     """Launch a step before its predecessor's results are read, on devices that work while the CPU does not wait."""
-    max_draft_tokens: int = 16
+    max_draft_tokens: int = 8
     """Most tokens a drafter may propose for one request in one step."""
 
     @property

@@ -8,6 +8,7 @@ empty message is sent to each HTTP process.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -32,8 +33,11 @@ _PROBES = 3
 class Connection(Protocol):
     """Messages from and to the HTTP processes, known by address."""
 
-    def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
-        """What has come, in order; with ``wait``, blocks until there is something or another awaited event."""
+    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
+        """What has come, in order. Blocks for something to come, or another awaited event, at most that many seconds.
+
+        0 does not block; ``None`` sets no limit.
+        """
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         """Never blocks and never raises for a client that is gone: see :meth:`vanished_clients`."""
@@ -90,10 +94,12 @@ class RouterConnection:
     def num_refused_frames(self) -> int:
         return self._num_refused_frames
 
-    def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
-        if wait and not self._vanished:
-            # A short wait only while something is still to be retried; otherwise until something happens.
-            events = dict(self._poller.poll(100 if self._probes_left or self._has_unsent() else None))
+    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
+        if timeout != 0 and not self._vanished:
+            if self._probes_left or self._has_unsent():
+                # Something is still to be retried.
+                timeout = min(0.1, timeout) if timeout is not None else 0.1
+            events = dict(self._poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
             if self._interrupt_fd is not None and self._interrupt_fd in events:
                 os.read(self._interrupt_fd, 4096)
         self._watch_disconnects()

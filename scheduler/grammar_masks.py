@@ -4,66 +4,69 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
-import torch
-
-from scheduler.interfaces import GrammarObject
+from constrained.base import BaseGrammarObject
+from constrained.masks import GrammarMasks
 from scheduler.plan import PlanRow
 
 logger = logging.getLogger(__name__)
 
+_NO_LEGAL_TOKEN = "No token of the vocabulary continues this constrained answer."
 
-def fill_step_mask(rows: Sequence[PlanRow], vocab_size: int) -> tuple[torch.Tensor | None, dict[int, str]]:
-    """Mask for the draws of ``rows``, and the rows whose grammar failed, with why.
+
+@dataclass(frozen=True, slots=True)
+class _MaskedRow:
+    index: int
+    row: PlanRow
+    grammar: BaseGrammarObject
+    start: int
+    """Mask row of its first draw."""
+
+
+def fill_step_mask(masks: GrammarMasks, rows: Sequence[PlanRow]) -> dict[int, str]:
+    """Fill the next set of ``masks`` for the draws of ``rows``, in order.
 
     Returns
     -------
-    tuple
-        ``[S, ceil(V / 32)]`` int32 in host memory, bit 1 = allowed, S = draws of all rows; ``None`` when no row is
-        constrained. A row whose grammar failed is left open: its result must be thrown away.
+    dict
+        Why a row cannot go on, by index in ``rows``: its result must be thrown away.
     """
-    if all(row.request.grammar is None for row in rows):
-        return None, {}
-    num_draws = sum(1 + len(row.draft_token_ids) for row in rows)
-    mask = _all_allowed(vocab_size).repeat(num_draws, 1)
+    masks.begin()
+    undrafted: list[_MaskedRow] = []
     errors: dict[int, str] = {}
     start = 0
     for index, row in enumerate(rows):
         grammar = row.request.grammar
         if grammar is not None:
-            try:
-                _fill_along_draft(grammar, mask, start, row.draft_token_ids)
-            except Exception as error:
-                # The grammar library's trouble with one request is not the others'.
-                logger.exception("the grammar of request %s failed", row.request.group.request_id)
-                errors[index] = f"The grammar failed while the answer was generated: {error}"
+            masked = _MaskedRow(index, row, grammar, start)
+            if row.draft_token_ids:
+                _fill_alone(masks, masked, errors)
+            else:
+                undrafted.append(masked)
         start += 1 + len(row.draft_token_ids)
-    return mask, errors
+    _fill_together(masks, undrafted, errors)
+    return errors
 
 
-def _fill_along_draft(grammar: GrammarObject, mask: torch.Tensor, start: int, draft_token_ids: Sequence[int]) -> None:
-    """Positions behind a draft that is refused or ends the form stay open: what is drawn there is never kept."""
-    num_accepted = 0
+def _fill_together(masks: GrammarMasks, rows: Sequence[_MaskedRow], errors: dict[int, str]) -> None:
+    if not rows:
+        return
     try:
-        grammar.fill_vocab_mask(mask, start)
-        for offset, token_id in enumerate(draft_token_ids, start=1):
-            try:
-                grammar.accept_token(token_id)
-            except ValueError:
-                break
-            num_accepted += 1
-            if grammar.is_terminated():
-                break
-            grammar.fill_vocab_mask(mask, start + offset)
-    finally:
-        grammar.rollback(num_accepted)
+        dead = set(masks.fill([row.grammar for row in rows], [row.start for row in rows]))
+    except Exception:
+        logger.warning("the masks of a step could not be filled together; looking for the request at fault")
+        for row in rows:
+            _fill_alone(masks, row, errors)
+        return
+    errors.update({row.index: _NO_LEGAL_TOKEN for row in rows if row.start in dead})
 
 
-@lru_cache(maxsize=4)
-def _all_allowed(vocab_size: int) -> torch.Tensor:
-    """``[1, ceil(V / 32)]`` int32, bits beyond the vocabulary zero."""
-    words = torch.full((1, (vocab_size + 31) // 32), -1, dtype=torch.int32)
-    if vocab_size % 32:
-        words[0, -1] = (1 << (vocab_size % 32)) - 1
-    return words
+def _fill_alone(masks: GrammarMasks, row: _MaskedRow, errors: dict[int, str]) -> None:
+    """Rows behind a draft that is refused or ends the form stay open: what is drawn there is never kept."""
+    try:
+        masks.fill_drafts(row.grammar, row.start, row.row.draft_token_ids)
+    except Exception as error:
+        # A grammar library's trouble with one request is not the others'.
+        logger.exception("the grammar of request %s failed", row.row.request.group.request_id)
+        errors[row.index] = f"The grammar failed while the answer was generated: {error}"

@@ -1,4 +1,4 @@
-"""What the scheduler needs of the packages below it, and of a drafter, as protocols: its tests run on fakes."""
+"""What the scheduler needs of an executor, a model and a drafter, as protocols: its tests run on fakes."""
 
 from __future__ import annotations
 
@@ -10,45 +10,7 @@ if TYPE_CHECKING:
 
     from model_runner.forward_row import ForwardRow
     from scheduler.plan import StepPlan, StepResult
-    from scheduler.request import Request, RequestGroup
-
-
-class GrammarObject(Protocol):
-    """One choice's live grammar state (``constrained.base.BaseGrammarObject``)."""
-
-    def accept_token(self, token_id: int) -> None:
-        """Advance; raises ``ValueError`` for a token the grammar refuses."""
-
-    def rollback(self, k: int) -> None: ...
-
-    def is_terminated(self) -> bool:
-        """Whether nothing may follow."""
-
-    def copy(self) -> GrammarObject:
-        """The same grammar in its start state."""
-
-    def maybe_init_reasoning(self, reasoning: bool) -> None:
-        """Tell a state in its start whether the prompt leaves a thinking part open."""
-
-    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
-        """Write one row of a host mask. [.., ceil(V / 32)] int32"""
-
-
-class GrammarManager(Protocol):
-    """Compiles the grammars of request groups off the loop (``constrained.manager.GrammarManager``)."""
-
-    def process_req_with_grammar(self, req: RequestGroup) -> bool:
-        """True: the request waits for its grammar. False: its grammar, or its error, is set already."""
-
-    def get_ready_grammar_requests(self) -> list[RequestGroup]:
-        """Those that have waited and now have a grammar or an error."""
-
-    def abort_requests(self, request_ids: Sequence[str]) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def fileno(self) -> int:
-        """Readable when :meth:`get_ready_grammar_requests` has something to return."""
+    from scheduler.request import Request
 
 
 class Drafter(Protocol):

@@ -7,13 +7,15 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from constrained.errors import GrammarError
 from scheduler import acceptance, admission
 from scheduler.acceptance import RowError
 from scheduler.admission import ServingLimits
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Connection
-from scheduler.interfaces import Drafter, Executor, GrammarManager
+from scheduler.interfaces import Drafter, Executor
 from scheduler.kv_pool import KvPool
 from scheduler.messages import (
     AbortRequest,
@@ -36,6 +38,9 @@ from scheduler.outputs import Outbox
 from scheduler.plan import PlanRow, RowResult, StepPlan
 from scheduler.planner import Planner
 from scheduler.request import Request, RequestGroup, Status, make_choices, make_group
+
+if TYPE_CHECKING:
+    from constrained.manager import GrammarManager
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +71,7 @@ class Scheduler:
         page_size: int,
         eos_token_ids: tuple[int, ...],
         token_bytes: Sequence[bytes],
-        grammar_manager: GrammarManager | None = None,
+        grammar_manager: GrammarManager[RequestGroup] | None = None,
         drafter: Drafter | None = None,
         draw_seed: Callable[[], int] = random_seed,
     ) -> None:
@@ -80,7 +85,6 @@ class Scheduler:
         self._limits = ServingLimits(
             ready.context_length, ready.kv_cache_tokens // page_size * page_size, ready.vocab_size, eos_token_ids
         )
-        self._eos_token_ids = frozenset(eos_token_ids)
         self._token_bytes = token_bytes
         self._grammar_manager = grammar_manager
         self._drafter = drafter
@@ -100,21 +104,26 @@ class Scheduler:
     def run_forever(self) -> None:
         """Returns once :meth:`drain` was called and every request is over."""
         while not self._is_draining or self.has_work or self._grammar_queue:
-            self.receive(wait=not self.has_work)
+            self.receive(0 if self.has_work else self._seconds_to_wait())
             self.step()
 
     def drain(self) -> None:
         """Refuse new requests and finish those that are there."""
         self._is_draining = True
 
-    def receive(self, *, wait: bool) -> None:
-        for client, message in self._connection.receive(wait=wait):
+    def receive(self, timeout: float | None) -> None:
+        """Take in messages and ready grammars; see :meth:`Connection.receive` for ``timeout``."""
+        for client, message in self._connection.receive(timeout):
             self._handle(client, message)
         if self._grammar_manager is not None:
             for group in self._grammar_manager.get_ready_grammar_requests():
                 if self._grammar_queue.pop(group.message.request_id, None) is group:
                     self._grammar_is_ready(group)
         self._drop_vanished()
+
+    def _seconds_to_wait(self) -> float | None:
+        """Grammars that are late end by a deadline; everything else comes as an event."""
+        return self._grammar_manager.seconds_to_deadline() if self._grammar_manager is not None else None
 
     def step(self) -> None:
         """Launch the next step; read the results of the oldest one if it is due."""
@@ -153,7 +162,7 @@ class Scheduler:
             return
         before = request.num_output
         try:
-            finish = acceptance.accept(request, result, self._token_bytes, self._eos_token_ids)
+            finish = acceptance.accept(request, result, self._token_bytes)
         except RowError as error:
             self._fail(request.group, error.message)
             return
@@ -189,6 +198,8 @@ class Scheduler:
     def _remove(self, request: Request) -> None:
         """Free the place and the pages; the sampling state goes once no launched step refers to it."""
         self.planner.remove(request)
+        if request.grammar is not None:
+            request.grammar.finished = True
         if self._removed:
             self._removed[-1].append(request)
         else:
@@ -277,9 +288,8 @@ class Scheduler:
     def _grammar_is_ready(self, group: RequestGroup) -> None:
         if group.grammar is None:
             # Fail closed: without a grammar object there is no answer.
-            message = group.grammar_error or "The grammar could not be compiled."
             self._groups.pop((group.client, group.request_id), None)
-            error = ErrorInfo(status=400, message=message, param="response_format")
+            error = _grammar_error(group.grammar_error)
             self._connection.send(group.client, Rejected(request_id=group.request_id, error=error))
             return
         self._queue(group)
@@ -344,5 +354,13 @@ class Scheduler:
                 "refused_frames_total": self._connection.num_refused_frames,
                 "draft_tokens_proposed_total": self.counters.draft_tokens_proposed,
                 "draft_tokens_accepted_total": self.counters.draft_tokens_accepted,
+                **(self._grammar_manager.metrics.snapshot() if self._grammar_manager is not None else {}),
             },
         )
+
+
+def _grammar_error(error: GrammarError | None) -> ErrorInfo:
+    if error is None:
+        return ErrorInfo(status=500, type="server_error", message="The grammar could not be compiled.")
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return ErrorInfo(status=error.status, type=kind, message=error.message, param="response_format")

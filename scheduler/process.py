@@ -13,6 +13,7 @@ import socket
 import threading
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,13 @@ from scheduler.messages import SchedulerReady
 
 if TYPE_CHECKING:
     from constrained.config import GrammarConfig
+    from constrained.manager import GrammarManager
+    from constrained.masks import GrammarMasks
     from constrained.vocabulary import Vocabulary
     from model_runner.config import RunnerConfig
     from model_runner.runner import ModelRunner
-    from scheduler.interfaces import GrammarManager
     from scheduler.loop import Scheduler
+    from scheduler.request import RequestGroup
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +121,10 @@ def _build(
     vocabulary = Vocabulary.from_tokenizer_json(tokenizer_json)
     model = ModelRunner(runner_config, lambda stage, fraction: status.send(("progress", stage, fraction)))
     sampler = SamplerState(model.vocab_size, eos_token_ids, model.device)
-    executor = StepExecutor(model, sampler, overlap=config.overlap)
-    manager = None if grammar is None else _make_grammar_manager(grammar, vocabulary, model, eos_token_ids)
+    manager, masks = None, None
+    if grammar is not None and grammar.backend != "none":
+        manager, masks = _make_grammars(grammar, config, vocabulary, model, eos_token_ids)
+    executor = StepExecutor(model, sampler, masks, overlap=config.overlap)
     if config.effective_max_running_requests < config.max_running_requests:
         logger.warning(
             "at most %d requests run at once, not %d: a step has room for %d tokens",
@@ -147,21 +152,23 @@ def _build(
     def close() -> None:
         connection.close()
         if manager is not None:
-            manager.clear()
+            manager.shutdown()
 
     return scheduler, close
 
 
-def _make_grammar_manager(
-    config: GrammarConfig, vocabulary: Vocabulary, model: ModelRunner, eos_token_ids: tuple[int, ...]
-) -> GrammarManager | None:
-    """``None`` when the server is configured to refuse constrained requests."""
+def _make_grammars(
+    config: GrammarConfig, scheduler: SchedulerConfig, vocabulary: Vocabulary, model: ModelRunner, eos: tuple[int, ...]
+) -> tuple[GrammarManager[RequestGroup], GrammarMasks]:
     from constrained.environment import GrammarEnvironment
     from constrained.manager import GrammarManager
+    from constrained.masks import GrammarMasks
 
-    if config.backend == "none":
-        return None
-    return GrammarManager(GrammarEnvironment(vocabulary, model.vocab_size, eos_token_ids, config))
+    config = replace(config, max_draft_tokens=scheduler.max_draft_tokens)
+    environment = GrammarEnvironment(vocabulary, model.vocab_size, eos, config)
+    manager: GrammarManager[RequestGroup] = GrammarManager(environment)
+    masks = GrammarMasks(environment, scheduler.effective_max_running_requests, model.device, manager.metrics)
+    return manager, masks
 
 
 def _describe(config: SchedulerConfig, model: ModelRunner) -> SchedulerReady:

@@ -10,9 +10,10 @@ from scheduler.messages import Finish, GenerateRequest, TokenLogprob
 from scheduler.stops import StopState
 
 if TYPE_CHECKING:
+    from constrained.base import BaseGrammarObject
+    from constrained.errors import GrammarError
     from constrained.spec import GrammarSpec, ReasoningSpec
     from sampling.params import SamplingParams
-    from scheduler.interfaces import GrammarObject
     from scheduler.prefix_cache import CacheNode
 
 
@@ -30,8 +31,9 @@ class RequestGroup:
     """Address of the HTTP process that sent it."""
     message: GenerateRequest
     seed: int
-    stop_ids: frozenset[int]
-    """Ids that end an answer: the model's end-of-text ids unless ignored, and the request's own."""
+    stop_token_ids: frozenset[int]
+    """Ids that end an answer: the request's own, and the model's end-of-text ids unless it ignores them. A constrained
+    answer has no other end, so there they are never ignored."""
     max_total_tokens: int
     """Most tokens a choice may have, prompt included: the model's context or the KV pool, whichever is smaller."""
     choices: list[Request] = field(default_factory=list)
@@ -41,8 +43,9 @@ class RequestGroup:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of the prompt's second token and on, as far as they are known."""
     prompt_logprobs_sent: bool = False
-    grammar: GrammarObject | None = None
-    grammar_error: str | None = None
+    grammar: BaseGrammarObject | None = None
+    """In its start state: choices have copies."""
+    grammar_error: GrammarError | None = None
 
     @property
     def request_id(self) -> str:
@@ -79,7 +82,7 @@ class Request:
     stop_state: StopState
     may_draft: bool = False
     """Whether a drafter may propose tokens for it."""
-    grammar: GrammarObject | None = None
+    grammar: BaseGrammarObject | None = None
     status: Status = Status.WAITING
 
     num_computed: int = 0
@@ -162,7 +165,7 @@ def make_group(
     """The state of a request that passed its checks, without its choices."""
     sampling = message.sampling
     stop_ids = set(sampling.stop_token_ids)
-    if not sampling.ignore_eos:
+    if not sampling.ignore_eos or message.grammar is not None:
         stop_ids.update(eos_token_ids)
     return RequestGroup(client, message, seed, frozenset(stop_ids), max_total_tokens)
 

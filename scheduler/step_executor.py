@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from constrained.masks import GrammarMasks
 from model_runner.forward_row import ForwardRow
 from sampling.logprobs import LogprobTensors, compute_logprobs
 from sampling.logprobs import TokenLogprob as SampledLogprob
@@ -53,10 +54,13 @@ class StepExecutor:
     pending tokens are taken from the predecessor's draws on the device.
     """
 
-    def __init__(self, runner: Runner, sampler: SamplerState, *, overlap: bool) -> None:
+    def __init__(
+        self, runner: Runner, sampler: SamplerState, masks: GrammarMasks | None = None, *, overlap: bool
+    ) -> None:
         self.max_in_flight = 1 if overlap and runner.device.type == "cuda" else 0
         self._runner = runner
         self._sampler = sampler
+        self._masks = masks
         self._launched: deque[_LaunchedStep] = deque()
         self._newest: _LaunchedStep | None = None
 
@@ -131,10 +135,11 @@ class StepExecutor:
         if len(layout.sample_indices) != len(logits):
             logits = logits[torch.tensor(layout.sample_indices, device=logits.device)]
         rows = [step.plan.rows[index] for index in layout.sampled_rows]
-        mask, errors = fill_step_mask(rows, self._runner.vocab_size)
-        step.errors = {layout.sampled_rows[index]: message for index, message in errors.items()}
-        if mask is not None and logits.device.type != "cpu":
-            mask = mask.pin_memory().to(logits.device, non_blocking=True)
+        mask = None
+        if self._masks is not None and any(row.request.grammar is not None for row in rows):
+            errors = fill_step_mask(self._masks, rows)
+            step.errors = {layout.sampled_rows[index]: message for index, message in errors.items()}
+            mask = self._masks.rows(len(logits))
         step.output = self._sampler.sample(
             logits, [SampleRow(row.request.key, row.output_position, row.draft_token_ids) for row in rows], mask
         )

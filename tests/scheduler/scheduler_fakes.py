@@ -10,6 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError
+from constrained.stats import GrammarMetrics
+from constrained.vocabulary import Vocabulary
 from sampling.params import SamplingParams
 from scheduler.config import SchedulerConfig
 from scheduler.loop import Scheduler
@@ -50,6 +54,8 @@ def salt_of(request: Request) -> int:
 class DigitsGrammar:
     """Accepts ids below ``limit``, exactly ``length`` of them; then it is terminated."""
 
+    environment = GrammarEnvironment(Vocabulary(tuple(TOKEN_BYTES), frozenset({EOS})), VOCAB_SIZE, (EOS,))
+
     def __init__(self, limit: int = 50, length: int = 5, accepted: Sequence[int] = ()) -> None:
         self.limit, self.length, self.accepted = limit, length, list(accepted)
 
@@ -73,6 +79,9 @@ class DigitsGrammar:
 
     def maybe_init_reasoning(self, reasoning: bool) -> None:
         pass
+
+    def active_grammar(self) -> DigitsGrammar:
+        return self
 
     def choose(self, token_id: int) -> int:
         """What the masked draw gives where the free draw gives ``token_id``."""
@@ -223,6 +232,7 @@ class FakeGrammarManager:
     """Compiles when told to."""
 
     def __init__(self) -> None:
+        self.metrics = GrammarMetrics()
         self.waiting: list[object] = []
         self.ready: list[object] = []
         self.aborted: list[str] = []
@@ -233,7 +243,8 @@ class FakeGrammarManager:
 
     def finish(self, grammar: DigitsGrammar | None = None, error: str | None = None) -> None:
         for req in self.waiting:
-            req.grammar, req.grammar_error = grammar, error  # type: ignore[attr-defined]
+            req.grammar = grammar  # type: ignore[attr-defined]
+            req.grammar_error = None if error is None else GrammarError(error)  # type: ignore[attr-defined]
         self.ready += self.waiting
         self.waiting = []
 
@@ -245,8 +256,8 @@ class FakeGrammarManager:
         self.aborted += request_ids
         self.waiting = [req for req in self.waiting if req.request_id not in request_ids]  # type: ignore[attr-defined]
 
-    def clear(self) -> None:
-        self.waiting = []
+    def seconds_to_deadline(self) -> float | None:
+        return 30.0 if self.waiting else None
 
     def fileno(self) -> int:
         raise AssertionError("the fake connection polls nothing")
@@ -259,7 +270,7 @@ class FakeConnection:
         self.vanished: list[bytes] = []
         self.num_refused_frames = 0
 
-    def receive(self, *, wait: bool) -> list[tuple[bytes, ToScheduler]]:
+    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
         incoming, self.incoming = self.incoming, []
         return incoming
 
@@ -344,7 +355,7 @@ class Harness:
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
-            self.scheduler.receive(wait=False)
+            self.scheduler.receive(0)
             self.scheduler.step()
             self.check_pool()
 

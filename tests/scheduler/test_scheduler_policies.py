@@ -251,7 +251,7 @@ def test_a_grammar_that_is_nothing_fails_closed() -> None:
     harness.step()
     manager.finish(grammar=None, error=None)
     harness.step()
-    assert harness.rejection("a").status == 400
+    assert harness.rejection("a").status == 500
 
 
 # aborts and errors

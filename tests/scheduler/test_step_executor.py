@@ -10,6 +10,7 @@ import pytest
 import torch
 from scheduler_fakes import EOS, PAGE_SIZE, VOCAB_SIZE, DigitsGrammar, FakeGrammarManager, Harness
 
+from constrained.masks import GrammarMasks
 from constrained.spec import GrammarSpec
 from model_runner.forward_row import ForwardRow
 from sampling.sampler import SamplerState
@@ -70,7 +71,12 @@ class GreedyGuesser:
 
 
 def make_harness(max_in_flight: int, **options: object) -> Harness:
-    executor = StepExecutor(TinyRunner(), SamplerState(VOCAB_SIZE, (EOS,), torch.device("cpu")), overlap=True)
+    executor = StepExecutor(
+        TinyRunner(),
+        SamplerState(VOCAB_SIZE, (EOS,), torch.device("cpu")),
+        GrammarMasks(DigitsGrammar.environment, max_slots=64),
+        overlap=True,
+    )
     executor.max_in_flight = max_in_flight
     harness = Harness(max_in_flight, executor=executor, **options)
     harness.runner = executor._runner  # type: ignore[attr-defined]
