@@ -178,7 +178,7 @@ class BaseGrammarObject(ABC):
 
     # reasoning
 
-    def maybe_init_reasoning(self, reasoning: bool) -> None:
+    def maybe_init_reasoning(self, reasoning: bool) -> None:  # noqa: B027
         """Tell the object whether the prompt leaves a thinking part open. Only a reasoner's object listens."""
 
     # jump-forward
@@ -329,7 +329,7 @@ class BaseGrammarBackend(ABC):
         except GrammarError as error:
             return InvalidGrammarObject(self.environment, error)
 
-    def warm(self) -> None:
+    def warm(self) -> None:  # noqa: B027
         """Build what every compile needs, before the first one."""
 
     # crossing from a worker to the scheduler

@@ -7,13 +7,11 @@ fresh one; a job whose future is cancelled, or that passes its deadline, ends wi
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -24,20 +22,13 @@ import msgspec
 
 from constrained.compile_protocol import (
     HEADER_BYTES,
-    MAX_CONTROL_BYTES,
     CompileJob,
     CompileRefusal,
     CompileReply,
     CompileResult,
     Exited,
-    Fork,
     Forked,
-    Kill,
-    Ready,
-    decode_from_zygote,
     decode_reply,
-    encode_control,
-    encode_environment,
     frame,
     frame_length,
 )
@@ -52,13 +43,10 @@ from constrained.errors import (
 )
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
+from constrained.zygote_client import ZygoteClient, ZygoteGoneError
 
 _MAX_REPLY_BYTES = 1 << 30
-_MAX_ZYGOTE_FAILURES = 3
-_ZYGOTE_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from constrained.compile_zygote import main; main(int(sys.argv[2]))"
-)
+_MAX_FAILED_STARTS = 3
 
 
 @dataclass(eq=False)
@@ -107,11 +95,7 @@ class CompilePool:
         self._waiting: deque[_Job] = deque()
         self._workers: dict[int, _Worker] = {}
         self._next_key = 0
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._is_zygote_ready = False
-        self._zygote_failures = 0
-        self._next_zygote_start = 0.0
+        self._zygote = ZygoteClient(environment)
         self._is_closing = False
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -145,26 +129,29 @@ class CompilePool:
     def _run(self) -> None:
         try:
             while not self._is_closing:
-                self._collect_inbox()
-                self._balance()
-                self._assign()
-                for key, events in self._selector.select(self._next_timer()):
-                    self._handle(key.fileobj, events)
-                self._check_jobs()
+                try:
+                    self._turn()
+                except ZygoteGoneError:
+                    self._lose_zygote()
         finally:
             self._close()
 
-    def _handle(self, source: object, events: int) -> None:
-        if source == self._wake_read:
-            os.read(self._wake_read, 4096)
-        elif source is self._control:
-            self._hear_zygote()
-        else:
-            worker = next((w for w in self._workers.values() if w.connection is source), None)
-            if worker is not None and events & selectors.EVENT_WRITE:
-                self._send(worker)
-            if worker is not None and events & selectors.EVENT_READ:
-                self._receive(worker)
+    def _turn(self) -> None:
+        self._collect_inbox()
+        self._balance()
+        self._assign()
+        for key, events in self._selector.select(self._next_timer()):
+            if key.fileobj == self._wake_read:
+                os.read(self._wake_read, 4096)
+            elif key.fileobj is self._zygote.control:
+                self._hear_zygote()
+            else:
+                worker = next((w for w in self._workers.values() if w.connection is key.fileobj), None)
+                if worker is not None and events & selectors.EVENT_WRITE:
+                    self._send(worker)
+                if worker is not None and events & selectors.EVENT_READ:
+                    self._receive(worker)
+        self._check_jobs()
 
     def _collect_inbox(self) -> None:
         while self._inbox:
@@ -172,13 +159,16 @@ class CompilePool:
 
     def _balance(self) -> None:
         """Start what is missing: the zygote, and warm workers up to the bound."""
-        if self._zygote is None and time.monotonic() >= self._next_zygote_start:
-            self._start_zygote()
-        if not self._is_zygote_ready:
+        if self._zygote.control is None and time.monotonic() >= self._zygote.next_start:
+            self._selector.register(self._zygote.start(), selectors.EVENT_READ)
+        if not self._zygote.is_ready:
             return
         warm = sum(not (w.is_demoted or w.is_doomed) for w in self._workers.values())
         while warm < self._config.compile_workers and len(self._workers) < self._config.max_compile_workers:
-            self._fork()
+            connection = self._zygote.fork(self._next_key)
+            self._selector.register(connection, selectors.EVENT_READ)
+            self._workers[self._next_key] = _Worker(self._next_key, connection)
+            self._next_key += 1
             warm += 1
 
     def _assign(self) -> None:
@@ -205,8 +195,8 @@ class CompilePool:
     def _next_timer(self) -> float | None:
         now = time.monotonic()
         busy = [w for w in self._workers.values() if w.job is not None and not w.is_doomed]
-        if self._zygote is None:
-            return max(0.0, self._next_zygote_start - now)
+        if self._zygote.control is None:
+            return max(0.0, self._zygote.next_start - now)
         times = [w.deadline for w in busy] + [w.next_cpu_check for w in busy if not w.is_demoted]
         return max(0.0, min(times) - now) if times else None
 
@@ -291,77 +281,31 @@ class CompilePool:
 
     # processes
 
-    def _start_zygote(self) -> None:
-        parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-c", _ZYGOTE_CODE, json.dumps(sys.path), str(child.fileno())]
-        environ = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        # A pipe's reader may be slower than a scheduler starts, so that the environment is a file without a name.
-        blob = os.memfd_create("grammar-environment")
-        with os.fdopen(blob, "w+b") as stdin:
-            stdin.write(encode_environment(self._environment))
-            stdin.seek(0)
-            self._zygote = subprocess.Popen(command, stdin=stdin, pass_fds=[child.fileno()], env=environ)
-        child.close()
-        parent.setblocking(False)
-        self._control = parent
-        self._selector.register(parent, selectors.EVENT_READ)
-
     def _hear_zygote(self) -> None:
-        if self._control is None:
-            return
-        try:
-            data = self._control.recv(MAX_CONTROL_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose_zygote()
-            return
-        match decode_from_zygote(data):
-            case Ready():
-                self._is_zygote_ready = True
-                self._zygote_failures = 0
+        match self._zygote.receive():
             case Forked(key=key, pid=pid):
                 worker = self._workers.get(key)
                 if worker is not None:
                     worker.pid = pid
                     if worker.is_doomed:
-                        self._order(Kill(pid))
+                        self._zygote.kill(pid)
             case Exited() as exited:
                 worker = next((w for w in self._workers.values() if w.pid == exited.pid), None)
                 if worker is not None:
                     worker.exit = exited
                     self._bury(worker)
-
-    def _fork(self) -> None:
-        parent, child = socket.socketpair()
-        parent.setblocking(False)
-        worker = _Worker(self._next_key, parent)
-        self._next_key += 1
-        self._workers[worker.key] = worker
-        self._selector.register(parent, selectors.EVENT_READ)
-        self._order(Fork(worker.key), child)
-        child.close()
-
-    def _order(self, order: Fork | Kill, passed: socket.socket | None = None) -> None:
-        if self._control is None:
-            return
-        try:
-            fds = [] if passed is None else [passed.fileno()]
-            socket.send_fds(self._control, [encode_control(order)], fds)
-        except OSError:
-            self._lose_zygote()
+            case _:
+                return
 
     def _kill(self, worker: _Worker, error: GrammarError) -> None:
         """End the process; its job, if it has one, fails with ``error`` at once."""
         job, worker.job = worker.job, None
         worker.is_doomed = True
-        if worker.pid is not None:
-            self._order(Kill(worker.pid))
         if job is not None:
             self._metrics.add("grammar_worker_restarts_total")
             _fail(job, error)
+        if worker.pid is not None:
+            self._zygote.kill(worker.pid)
 
     def _bury(self, worker: _Worker) -> None:
         """Forget a process once its socket is closed and its exit status is known."""
@@ -379,8 +323,8 @@ class CompilePool:
             return self._too_large()
         name = signal.Signals(exited.signal).name if exited.signal else "exit"
         return GrammarCompilerCrashedError(
-            f"compiling this grammar ended its process ({name}): it is too complex for the grammar engine or needs more "
-            f"than {limit >> 20} MiB; simplify response_format"
+            f"compiling this grammar ended its process ({name}): it is too complex for the grammar engine, or needs "
+            f"more than {limit >> 20} MiB; simplify response_format"
         )
 
     def _too_large(self) -> GrammarError:
@@ -391,18 +335,9 @@ class CompilePool:
 
     def _lose_zygote(self) -> None:
         """The zygote is gone, and every worker with it: start again, and give each job that ran one more try."""
-        if self._control is not None:
-            self._selector.unregister(self._control)
-            self._control.close()
-            self._control = None
-        if self._zygote is not None:
-            self._zygote.kill()
-            self._zygote.wait()
-            self._zygote = None
-        if not self._is_zygote_ready:
-            self._zygote_failures += 1
-            self._next_zygote_start = time.monotonic() + min(30.0, 0.5 * 2**self._zygote_failures)
-        self._is_zygote_ready = False
+        if self._zygote.control is not None:
+            self._selector.unregister(self._zygote.control)
+        self._zygote.stop(failed=True)
         self._metrics.add("grammar_worker_restarts_total")
         for worker in self._workers.values():
             if worker.connection.fileno() >= 0:
@@ -414,7 +349,7 @@ class CompilePool:
             elif worker.job is not None:
                 _fail(worker.job, GrammarServiceUnavailableError("the grammar compile process died; try again"))
         self._workers.clear()
-        if self._zygote_failures >= _MAX_ZYGOTE_FAILURES:
+        if self._zygote.num_failed_starts >= _MAX_FAILED_STARTS:
             self._collect_inbox()
             while self._waiting:
                 _fail(self._waiting.popleft(), GrammarServiceUnavailableError("grammar compile processes do not start"))
@@ -430,22 +365,13 @@ class CompilePool:
         self._workers.clear()
         while self._waiting:
             _fail(self._waiting.popleft(), error)
-        if self._control is not None:
-            self._control.close()  # the zygote ends, and its workers with it
-        if self._zygote is not None:
-            try:
-                self._zygote.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                self._zygote.kill()
-                self._zygote.wait()
+        self._zygote.stop(failed=False)
         self._selector.close()
         os.close(self._wake_read)
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
             os.write(self._wake_write, b"w")
-        except BlockingIOError:
-            pass  # it has been woken often enough
 
     def _wake_if_cancelled(self, future: Future[CompileResult]) -> None:
         if future.cancelled():

@@ -24,6 +24,9 @@ class GrammarError(ValueError):
         self.message = message
         self.pointer = pointer
 
+    def __str__(self) -> str:
+        return f"{self.message} (at {self.pointer})" if self.pointer else self.message
+
 
 class InvalidGrammarError(GrammarError):
     """The specification is wrong, or asks for something that no chosen engine enforces."""

@@ -37,23 +37,22 @@ def fill_rows(grammars: Sequence[BaseGrammarObject], vocab_mask: torch.Tensor, r
     xgrammars: list[tuple[XGrammarObject, int]] = []
     llguidances: list[tuple[LLGuidanceObject, int]] = []
     for wrapped, row in zip(grammars, rows, strict=True):
-        grammar = wrapped.active_grammar()
-        if isinstance(grammar, XGrammarObject) and not grammar.is_stopped:
-            xgrammars.append((grammar, row))
-        elif isinstance(grammar, LLGuidanceObject) and not grammar.is_stopped:
-            llguidances.append((grammar, row))
-        elif grammar is not None:
-            grammar.fill_vocab_mask(vocab_mask, row)
+        active = wrapped.active_grammar()
+        if isinstance(active, XGrammarObject) and not active.is_stopped:
+            xgrammars.append((active, row))
+        elif isinstance(active, LLGuidanceObject) and not active.is_stopped:
+            llguidances.append((active, row))
+        elif active is not None:
+            active.fill_vocab_mask(vocab_mask, row)
     threads = _threads(config.fill_threads)
     if xgrammars:
         _batch_matcher(threads).batch_fill_next_token_bitmask(
             [grammar.matcher for grammar, _ in xgrammars], words, [row for _, row in xgrammars]
         )
     if llguidances:
-        fill_next_token_bitmask_par(
-            _executor(threads), [(grammar.matcher, row) for grammar, row in llguidances], words
-        )
-    for grammar, row in [*xgrammars, *llguidances]:
+        fill_next_token_bitmask_par(_executor(threads), [(grammar.matcher, row) for grammar, row in llguidances], words)
+    filled: list[tuple[BaseGrammarObject, int]] = [*xgrammars, *llguidances]
+    for grammar, row in filled:
         grammar.finish_row(words[row])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from constrained.alarm import Alarm
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.compile_pool import timeout_message
 from constrained.compile_service import Compiler
@@ -33,10 +33,10 @@ class GrammarRequest(Protocol):
 
     @property
     def stop_token_ids(self) -> Collection[int]:
-        """Every id that ends an answer of this request: end of text and its own. Kept under ``ignore_eos`` too."""
+        """Ids that end an answer of this request; a grammar adds the model's end-of-text ids."""
 
-    grammar: BaseGrammarObject | None
-    """In its start state; every choice takes a copy."""
+    grammar: Any
+    """A :class:`BaseGrammarObject` in its start state; every choice takes a copy."""
     grammar_error: GrammarError | None
 
 
@@ -54,8 +54,8 @@ class _Waiting(Generic[RequestT]):
 class GrammarManager(Generic[RequestT]):
     """Owned by the scheduler's loop and used by its thread alone.
 
-    Nothing here waits. When nothing is decoding, the loop blocks on :meth:`fileno`, which becomes readable when a
-    grammar is ready or failed, for at most :meth:`seconds_to_deadline`.
+    Nothing here waits. When nothing is decoding, the loop blocks on :meth:`fileno`, an event in place of SGLang's poll
+    every 5 ms, up to 10,000 times; what bounds the wait is wall time.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class GrammarManager(Generic[RequestT]):
         self._all_gather = all_gather
         self._is_timekeeper = is_timekeeper
         self._queue: list[_Waiting[RequestT]] = []
-        self._event_read, self._event_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._alarm = Alarm()
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -99,14 +99,8 @@ class GrammarManager(Generic[RequestT]):
         return bool(self._queue)
 
     def fileno(self) -> int:
-        """Readable when :meth:`get_ready_grammar_requests` has something to return."""
-        return self._event_read
-
-    def seconds_to_deadline(self) -> float | None:
-        """Until the next request's grammar is late; ``None`` with an empty queue."""
-        if not self._queue:
-            return None
-        return max(0.0, min(waiting.deadline for waiting in self._queue) - time.monotonic())
+        """Readable when a grammar is ready or failed, or a request's deadline has passed."""
+        return self._alarm.fileno()
 
     def process_req_with_grammar(self, req: RequestT) -> bool:
         """Get or start compiling a request's grammar.
@@ -141,12 +135,13 @@ class GrammarManager(Generic[RequestT]):
         now = time.monotonic()
         waiting = _Waiting(req, value, now, now + self._timeout)
         self._queue.append(waiting)
-        value.add_done_callback(self._wake)
+        self._set_deadline()
+        value.add_done_callback(lambda _: self._alarm.set())
         return True
 
     def get_ready_grammar_requests(self) -> list[RequestT]:
         """Requests that leave the queue now: with a grammar, or with an error."""
-        self._drain_event()
+        self._alarm.clear()
         if not self._queue:
             return []
         now = time.monotonic()
@@ -172,6 +167,7 @@ class GrammarManager(Generic[RequestT]):
             else:
                 staying.append(waiting)
         self._queue = staying
+        self._set_deadline()
         return leaving
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
@@ -185,6 +181,7 @@ class GrammarManager(Generic[RequestT]):
             else:
                 staying.append(waiting)
         self._queue = staying
+        self._set_deadline()
 
     def clear(self) -> None:
         """Forget every waiting request and every cached grammar."""
@@ -197,8 +194,7 @@ class GrammarManager(Generic[RequestT]):
         self.clear()
         if self.grammar_backend is not None:
             self.grammar_backend.shutdown()
-        os.close(self._event_read)
-        os.close(self._event_write)
+        self._alarm.close()
 
     def _settle(self, req: RequestT, grammar: BaseGrammarObject) -> None:
         if isinstance(grammar, InvalidGrammarObject):
@@ -235,15 +231,6 @@ class GrammarManager(Generic[RequestT]):
         if grammar is not None and grammar.grammar_stats is not None:
             grammar.grammar_stats.queue_seconds = now - waiting.queued_at
 
-    def _wake(self, _: Future[BaseGrammarObject]) -> None:
-        try:
-            os.write(self._event_write, b"g")
-        except (BlockingIOError, OSError):
-            return  # readable already, or shut down
-
-    def _drain_event(self) -> None:
-        try:
-            while len(os.read(self._event_read, 4096)) == 4096:
-                pass
-        except BlockingIOError:
-            return
+    def _set_deadline(self) -> None:
+        if self._is_timekeeper:
+            self._alarm.set_at(min((waiting.deadline for waiting in self._queue), default=None))

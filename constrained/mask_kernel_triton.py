@@ -27,6 +27,8 @@ def apply_vocab_mask_kernel(
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     in_vocab = token < vocab_size
     word = token // 32
-    words = tl.load(vocab_mask + mask_row.to(tl.int64) * mask_stride + word, mask=in_vocab & (word < num_words), other=0)
+    words = tl.load(
+        vocab_mask + mask_row.to(tl.int64) * mask_stride + word, mask=in_vocab & (word < num_words), other=0
+    )
     is_forbidden = ((words >> (token % 32)) & 1) == 0
     tl.store(logits + row * logits_stride + token, float("-inf"), mask=in_vocab & is_forbidden)

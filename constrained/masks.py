@@ -72,7 +72,9 @@ class GrammarMasks:
         """
         started = time.perf_counter()
         mask = self._sets[self._turn]
-        pairs = [(g, r) for grammar, r in zip(grammars, rows, strict=True) if (g := grammar.active_grammar()) is not None]
+        pairs = [
+            (g, r) for grammar, r in zip(grammars, rows, strict=True) if (g := grammar.active_grammar()) is not None
+        ]
         self._dirty[self._turn].update(row for _, row in pairs)
         fill_rows([g for g, _ in pairs], mask, [row for _, row in pairs])
         words = mask.numpy()
@@ -122,4 +124,3 @@ class GrammarMasks:
     def rows(self, num_rows: int) -> torch.Tensor:
         """The first rows of this turn's set on the device. [num_rows, ceil(V / 32)] int32"""
         return BaseGrammarObject.move_vocab_mask(self._sets[self._turn][:num_rows], self.device)
-

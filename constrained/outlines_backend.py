@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import outlines_core
+import outlines_core  # type: ignore[import-untyped]
 from cachetools import LRUCache
 from outlines_core import json_schema
 from typing_extensions import Self
@@ -163,9 +163,7 @@ class OutlinesBackend(BaseGrammarBackend):
             raise GrammarError(f"a compiled grammar cannot be read back: {error}") from error
 
     def _object(self, index: Any, bytes_index: Any) -> BaseGrammarObject:
-        return OutlinesObject(
-            self.environment, OutlinesGrammar(index, bytes_index, self.environment.num_mask_words)
-        )
+        return OutlinesObject(self.environment, OutlinesGrammar(index, bytes_index, self.environment.num_mask_words))
 
 
 register_grammar_backend(OutlinesBackend.name, OutlinesBackend)

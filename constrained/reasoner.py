@@ -194,9 +194,7 @@ class ReasonerGrammarBackend(BaseGrammarBackend):
     def wrap(self, grammar: BaseGrammarObject, reasoning: ReasoningSpec) -> BaseGrammarObject:
         return grammar if isinstance(grammar, InvalidGrammarObject) else ReasonerGrammarObject(grammar, reasoning)
 
-    def _wrap_future(
-        self, inner: Future[BaseGrammarObject], reasoning: ReasoningSpec
-    ) -> Future[BaseGrammarObject]:
+    def _wrap_future(self, inner: Future[BaseGrammarObject], reasoning: ReasoningSpec) -> Future[BaseGrammarObject]:
         outer: Future[BaseGrammarObject] = Future()
 
         def resolve(done: Future[BaseGrammarObject]) -> None:
