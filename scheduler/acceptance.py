@@ -91,7 +91,7 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
         is_terminated = request.grammar.is_terminated()
     # A complete grammar ends the answer even below the minimum: nothing else is legal then.
     may_stop = request.num_output >= sampling.min_tokens or is_terminated
-    if may_stop and token_id in request.group.stop_token_ids:
+    if may_stop and token_id in request.group.stop_ids:
         # A stop token that is ordinary text is not shown, unless asked for; an end-of-text token never is.
         is_shown = sampling.include_stop_str_in_output and token_id in sampling.stop_token_ids
         cut = None if is_shown or text.num_bytes == begin else begin

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from constrained.errors import GrammarError
 from scheduler import acceptance, admission
 from scheduler.acceptance import RowError
 from scheduler.admission import ServingLimits
@@ -104,7 +103,7 @@ class Scheduler:
     def run_forever(self) -> None:
         """Returns once :meth:`drain` was called and every request is over."""
         while not self._is_draining or self.has_work or self._grammar_queue:
-            self.receive(0 if self.has_work else self._seconds_to_wait())
+            self.receive(0 if self.has_work else None)
             self.step()
 
     def drain(self) -> None:
@@ -120,10 +119,6 @@ class Scheduler:
                 if self._grammar_queue.pop(group.message.request_id, None) is group:
                     self._grammar_is_ready(group)
         self._drop_vanished()
-
-    def _seconds_to_wait(self) -> float | None:
-        """Grammars that are late end by a deadline; everything else comes as an event."""
-        return self._grammar_manager.seconds_to_deadline() if self._grammar_manager is not None else None
 
     def step(self) -> None:
         """Launch the next step; read the results of the oldest one if it is due."""
@@ -359,8 +354,7 @@ class Scheduler:
         )
 
 
-def _grammar_error(error: GrammarError | None) -> ErrorInfo:
-    if error is None:
+def _grammar_error(message: str | None) -> ErrorInfo:
+    if message is None:
         return ErrorInfo(status=500, type="server_error", message="The grammar could not be compiled.")
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return ErrorInfo(status=error.status, type=kind, message=error.message, param="response_format")
+    return ErrorInfo(status=400, message=message, param="response_format")

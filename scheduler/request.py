@@ -11,7 +11,6 @@ from scheduler.stops import StopState
 
 if TYPE_CHECKING:
     from constrained.base import BaseGrammarObject
-    from constrained.errors import GrammarError
     from constrained.spec import GrammarSpec, ReasoningSpec
     from sampling.params import SamplingParams
     from scheduler.prefix_cache import CacheNode
@@ -31,7 +30,7 @@ class RequestGroup:
     """Address of the HTTP process that sent it."""
     message: GenerateRequest
     seed: int
-    stop_token_ids: frozenset[int]
+    stop_ids: frozenset[int]
     """Ids that end an answer: the request's own, and the model's end-of-text ids unless it ignores them. A constrained
     answer has no other end, so there they are never ignored."""
     max_total_tokens: int
@@ -45,7 +44,7 @@ class RequestGroup:
     prompt_logprobs_sent: bool = False
     grammar: BaseGrammarObject | None = None
     """In its start state: choices have copies."""
-    grammar_error: GrammarError | None = None
+    grammar_error: str | None = None
 
     @property
     def request_id(self) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError
 from constrained.stats import GrammarMetrics
 from constrained.vocabulary import Vocabulary
 from sampling.params import SamplingParams
@@ -244,7 +243,7 @@ class FakeGrammarManager:
     def finish(self, grammar: DigitsGrammar | None = None, error: str | None = None) -> None:
         for req in self.waiting:
             req.grammar = grammar  # type: ignore[attr-defined]
-            req.grammar_error = None if error is None else GrammarError(error)  # type: ignore[attr-defined]
+            req.grammar_error = error  # type: ignore[attr-defined]
         self.ready += self.waiting
         self.waiting = []
 
@@ -255,9 +254,6 @@ class FakeGrammarManager:
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
         self.waiting = [req for req in self.waiting if req.request_id not in request_ids]  # type: ignore[attr-defined]
-
-    def seconds_to_deadline(self) -> float | None:
-        return 30.0 if self.waiting else None
 
     def fileno(self) -> int:
         raise AssertionError("the fake connection polls nothing")
