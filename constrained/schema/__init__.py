@@ -1,1 +1,19 @@
-"""x"""
+"""Checks a constraint, decides which engine takes it exactly, and rewrites it into what that engine enforces.
+
+Free of torch and of the engines: pure functions of the specification.
+"""
+
+from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.prepare import prepare
+from constrained.schema.prepared import JsonWhitespace, Limits, Notice, PreparedGrammar, PrepareOptions
+
+__all__ = [
+    "JsonWhitespace",
+    "Limits",
+    "Notice",
+    "PrepareOptions",
+    "PreparedGrammar",
+    "SchemaError",
+    "UnenforceableError",
+    "prepare",
+]

@@ -1,0 +1,80 @@
+"""From a constraint as the client wrote it to what an engine compiles: checked, and rewritten where that is needed."""
+
+from __future__ import annotations
+
+from constrained.schema.document import Document
+from constrained.schema.errors import SchemaError
+from constrained.schema.lark import LarkWriter
+from constrained.schema.prepared import PreparedGrammar, PrepareOptions
+from constrained.schema.shapes import Literal
+from constrained.schema.solver import Solver
+from constrained.spec import GrammarSpec
+
+LARK_HEADER = '%llguidance {"no_forcing": true}\n'
+"""Every legal spelling of a forced text stays legal; proposing the canonical one is the drafter's business."""
+
+
+def prepare(spec: GrammarSpec, options: PrepareOptions | None = None) -> PreparedGrammar:
+    """Check a constraint, choose its engine and write it as that engine takes it exactly.
+
+    Parameters
+    ----------
+    spec
+        The constraint. A backend it names wins over the server's.
+    options
+        The server's backend, whitespace and limits.
+
+    Raises
+    ------
+    SchemaError
+        With the JSON pointer of the keyword, or the position in the message, where one is to blame.
+    """
+    options = options or PrepareOptions()
+    backend = spec.backend or options.backend
+    size = len(spec.value.encode("utf-8", "surrogatepass"))
+    if size > options.limits.max_bytes:
+        raise SchemaError(f"the constraint is {size:,} bytes long; the limit is {options.limits.max_bytes:,}")
+    if "\0" in spec.value:
+        raise SchemaError(f"the constraint holds a NUL character at position {spec.value.index(chr(0))}")
+    try:
+        return _PREPARE[spec.kind](spec, backend, options)
+    except RecursionError:
+        raise SchemaError("the constraint is nested too deeply") from None
+
+
+def solver_of(spec: GrammarSpec, options: PrepareOptions) -> tuple[Solver, frozenset[Literal]]:
+    """A JSON Schema's solver and the goal of its root."""
+    document = Document(spec.value, options.limits, strict=spec.strict)
+    solver = Solver(document, lenient=spec.lenient)
+    return solver, frozenset({Literal(document.root, True)})
+
+
+def _json_schema(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
+    if backend in ("xgrammar", "outlines"):
+        from constrained.schema.native import prepare_native
+
+        return prepare_native(spec, backend, options)
+    solver, goal = solver_of(spec, options)
+    text = LARK_HEADER + LarkWriter(solver, options.whitespace).write(goal)
+    return PreparedGrammar("llguidance", "lark", text, solver.notices)
+
+
+def _regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
+    from constrained.schema.regex import prepare_regex
+
+    return prepare_regex(spec, backend, options)
+
+
+def _ebnf(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
+    from constrained.schema.ebnf import prepare_ebnf
+
+    return prepare_ebnf(spec, backend, options)
+
+
+def _structural_tag(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
+    from constrained.schema.structural_tag import prepare_structural_tag
+
+    return prepare_structural_tag(spec, backend, options)
+
+
+_PREPARE = {"json_schema": _json_schema, "regex": _regex, "ebnf": _ebnf, "structural_tag": _structural_tag}

@@ -1,0 +1,46 @@
+"""The ``regex`` constraint: a pattern that the whole answer matches."""
+
+from __future__ import annotations
+
+from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.pattern import charset, tree
+from constrained.schema.pattern.derivative import is_empty
+from constrained.schema.pattern.language import full_language
+from constrained.schema.pattern.parser import PatternSyntaxError, PatternUnsupportedError
+from constrained.schema.pattern.render import lark_terminal, rust_regex
+from constrained.schema.prepared import PreparedGrammar, PrepareOptions
+from constrained.spec import GrammarSpec
+
+_DOT_EXCLUDES = charset.of("\n")
+"""As in the engines' own dialects; ECMA-262 would also exclude carriage returns."""
+
+
+def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
+    """See :func:`constrained.schema.prepare.prepare`.
+
+    The pattern is read once, in one dialect (ECMA-262's, ``.`` short of the newline only), and written out again
+    without anchors, look-aheads and classes that engines read differently.
+    """
+    pattern = spec.value
+    limits = options.limits
+    if len(pattern.encode("utf-8", "surrogatepass")) > 10 * limits.max_pattern_bytes:
+        raise SchemaError(f"the pattern is longer than {10 * limits.max_pattern_bytes:,} bytes")
+    try:
+        language = full_language(pattern, _DOT_EXCLUDES)
+    except PatternUnsupportedError as error:
+        raise UnenforceableError(f"the pattern cannot be enforced: {error}") from None
+    except PatternSyntaxError as error:
+        raise SchemaError(f"the pattern is no regular expression: {error}") from None
+    if tree.expanded_size(language) > limits.max_pattern_states:
+        raise UnenforceableError(
+            f"the pattern's counted repetitions multiply to more than {limits.max_pattern_states:,} characters"
+        )
+    if language == tree.NOTHING or is_empty(language):
+        raise SchemaError("no text matches the pattern")
+    if backend in ("xgrammar", "outlines"):
+        if tree.has_set_operators(language):
+            raise UnenforceableError(f"the {backend} grammar backend has no look-aheads")
+        return PreparedGrammar(backend, "regex", rust_regex(language))
+    from constrained.schema.prepare import LARK_HEADER
+
+    return PreparedGrammar("llguidance", "lark", f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(language)}\n")
