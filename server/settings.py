@@ -133,6 +133,7 @@ class ServeSettings(BaseSettings):
         SchedulerConfig.policy, "Who runs first. lpm: the longest prefix match. fcfs: first come, first served."
     )
     prefix_cache: bool = _scheduling(SchedulerConfig.prefix_cache, "Reuse the computed beginnings of earlier prompts.")
+    overlap: bool = _scheduling(SchedulerConfig.overlap, "Plan a step while its predecessor still runs on the device.")
 
     device: str = _device(
         RunnerConfig.device,
@@ -244,6 +245,7 @@ class ServeSettings(BaseSettings):
             max_batch_tokens=self.max_batch_tokens,
             policy=self.schedule_policy,
             prefix_cache=self.prefix_cache,
+            overlap=self.overlap,
         )
 
     def runner_config(self, assets: ModelAssets) -> RunnerConfig:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import sys
 import time
 from types import TracebackType
 
@@ -15,10 +13,7 @@ _LINE_SECONDS = 5.0
 
 
 class Console:
-    """Shows stages and how far they are; is a :class:`server.models.progress.Progress`.
-
-    Log records of the supervisor go through it too, so that they do not tear a moving bar.
-    """
+    """Shows stages and how far they are; is a :class:`server.models.progress.Progress`."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -101,14 +96,3 @@ class Console:
         # A reader that went away (a closed pipe) must not take the server with it.
         with contextlib.suppress(BrokenPipeError):
             self._rich.print(text, markup=False)
-
-
-def log_to_stderr(level: str) -> None:
-    """One line a record, the same in the supervisor and in its children."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)-7s %(processName)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-        force=True,
-    )

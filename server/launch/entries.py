@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,14 +15,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.launch.console import log_to_stderr
+from server.access_log import configure_logging
 from server.launch.status import StatusPipe
 
 if TYPE_CHECKING:
     from constrained.config import GrammarConfig
     from model_runner.config import RunnerConfig
     from scheduler.config import SchedulerConfig
-    from server.config import HttpConfig
+    from server.config import HttpConfig, LogFormat, LogLevel
     from server.models.assets import ModelAssets
 
 _ORPHANED = 70
@@ -29,7 +30,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def scheduler_entry(
-    log_level: str,
+    log_level: LogLevel,
+    log_format: LogFormat,
     config: SchedulerConfig,
     runner: RunnerConfig,
     grammar: GrammarConfig | None,
@@ -39,18 +41,17 @@ def scheduler_entry(
 ) -> None:
     """The scheduler process."""
     die_with_parent()
-    log_to_stderr(log_level)
+    configure_logging(log_level, log_format)
+    for package in ("scheduler", "model_runner", "sampling", "constrained"):
+        logging.getLogger(package).setLevel(log_level.upper())
     from scheduler.process import run_scheduler
 
     run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, StatusPipe.take_over(status))
 
 
-def http_entry(
-    log_level: str, config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection
-) -> None:
+def http_entry(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:
     """An HTTP process."""
     die_with_parent()
-    log_to_stderr(log_level)
     from server.worker import run_http_worker
 
     run_http_worker(config, assets, listener, StatusPipe.take_over(status))

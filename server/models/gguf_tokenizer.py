@@ -171,9 +171,10 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Tokenizer
         models.BPE(vocab, _merges_by_score(vocab, scores), unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
     )
     add_space = gguf_value(metadata, "tokenizer.ggml.add_space_prefix", bool, True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        replacement="▁", prepend_scheme="first" if add_space else "never", split=False
-    )
+    # At the beginning and behind each special token, even where the text has a space of its own: as llama.cpp does, and
+    # the tokenizer.json of Llama 2 and Mistral.
+    prefix = [normalizers.Prepend("▁")] if add_space else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if add_space:
         steps.append(decoders.Strip(content=" ", left=1))

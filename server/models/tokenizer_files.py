@@ -50,6 +50,7 @@ def _converted(folder: Path, sources: list[Path], progress: Progress) -> Path:
             result = subprocess.run(
                 [sys.executable, "-c", _CONVERT, str(folder), str(part)],
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+                cwd=target.parent,  # python -c imports from its working directory first
             )  # fmt: skip
             if result.returncode != 0:
                 reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -14,8 +14,9 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from server.access_log import configure_logging
 from server.launch.child import ChildSpec
-from server.launch.console import Console, log_to_stderr
+from server.launch.console import Console
 from server.launch.entries import die_with_parent
 from server.launch.restarts import RestartPolicy
 from server.launch.signals import queued_signals
@@ -53,7 +54,7 @@ def child(name: str, folder: Path, behaviour: str, connection: Connection) -> No
 
 def main() -> int:
     folder, scheduler, http, drain_timeout = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
-    log_to_stderr("info")
+    configure_logging("info", "text")
     with queued_signals() as signals, socket.socket() as listener, Console() as console:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
