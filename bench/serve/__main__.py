@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ServerStartError, ModelListError) as error:
         notes.print(str(error), markup=False)
         return 1
+    except KeyboardInterrupt:
+        notes.print("interrupted")
+        return 130
     _write(results, options)
     return 1 if results.num_failed else 0
 

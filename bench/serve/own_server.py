@@ -10,6 +10,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 10.0
 _LOG_TAIL_CHARACTERS = 3000
 
 
@@ -67,16 +68,32 @@ def own_server(
     """
     port = _free_port()
     whole = [*(command or serve_command()), "--host", "127.0.0.1", "--port", str(port), *arguments]
-    with tempfile.TemporaryDirectory(prefix="scansion-bench-") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="scansion-bench-"))
         log_path = Path(folder) / "server.log"
+        log = stack.enter_context(log_path.open("wb"))
+        stack.enter_context(_unwound_by_signals())
         began = time.perf_counter()
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        try:
-            _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", began + start_seconds, log_path)
-            yield OwnServer(f"http://127.0.0.1:{port}/v1", time.perf_counter() - began, process)
-        finally:
-            _stop(process)
+        process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        stack.callback(_stop, process)
+        _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", began + start_seconds, log_path)
+        yield OwnServer(f"http://127.0.0.1:{port}/v1", time.perf_counter() - began, process)
+
+
+@contextlib.contextmanager
+def _unwound_by_signals() -> Iterator[None]:
+    """Let a signal that ends this process end it like an exception does: past the code that stops the server."""
+
+    def leave(number: int, frame: types.FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, leave) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _free_port() -> int:
@@ -99,7 +116,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, deadline: fl
             pass
         if time.perf_counter() > deadline:
             raise ServerStartError(f"the server was not ready in time:\n{_tail(log_path)}")
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def _tail(log_path: Path) -> str:

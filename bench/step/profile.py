@@ -110,7 +110,7 @@ class StepDriver:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.connect(endpoint)
         self._send(Hello())
-        scheduler.receive(wait=True)
+        scheduler.receive(None)
         if not self._socket.poll(_WAIT_MILLISECONDS):
             raise StepProfileError("the scheduler did not answer")
         self._read_answers()
@@ -162,7 +162,7 @@ class StepDriver:
     def _step(self, profile: StepProfile | None = None) -> None:
         self._spans.take()
         began = time.perf_counter()
-        self._scheduler.receive(wait=False)
+        self._scheduler.receive(0)
         self._scheduler.step()
         ended = time.perf_counter()
         if profile is not None:
@@ -192,7 +192,7 @@ class StepDriver:
                 raise StepProfileError("the scheduler did not take the requests in")
             # Not an idle wait: the socket's own thread hands the messages over, grammars compile in theirs.
             time.sleep(0.002)
-            self._scheduler.receive(wait=False)
+            self._scheduler.receive(0)
             self._read_answers()
 
     def _stop_all_but(self, rows: int) -> None:

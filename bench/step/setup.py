@@ -7,13 +7,13 @@ import inspect
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bench.step.profile import StepProfileError, StepShape
 from bench.step.spans import Spans
-from constrained.environment import GrammarEnvironment
+from constrained.config import GrammarConfig
 from constrained.vocabulary import Vocabulary
 from model_runner import runner as runner_module
 from model_runner.attention.base import AttentionBackend
@@ -26,8 +26,13 @@ from scheduler.config import SchedulerConfig
 from scheduler.connection import RouterConnection
 from scheduler.loop import Scheduler
 from scheduler.messages import SchedulerReady
+from scheduler.request import RequestGroup
 from scheduler.step_executor import StepExecutor
 from server.models.assets import ModelAssets
+
+if TYPE_CHECKING:
+    from constrained.manager import GrammarManager
+    from constrained.masks import GrammarMasks
 
 
 @dataclass(frozen=True)
@@ -64,17 +69,13 @@ def set_up(runner_config: RunnerConfig, shape: StepShape, assets: ModelAssets) -
             max_running_requests=max(shape.row_counts),
             max_batch_tokens=shape.prefill_tokens,
         )
-        executor = StepExecutor(runner, sampler, overlap=config.overlap)
+        manager, masks = None, None
+        if shape.structured:
+            manager, masks = _grammars(vocabulary, runner, config, assets.eos_token_ids)
+            stack.callback(manager.shutdown)
+        executor = StepExecutor(runner, sampler, masks, overlap=config.overlap)
         connection = RouterConnection(config.endpoint)
         stack.callback(connection.close)
-        manager = None
-        if shape.grammar is not None:
-            # Here, because the grammar libraries take a while to load.
-            from bench.step.grammars import InPlaceGrammars
-
-            manager = InPlaceGrammars(
-                GrammarEnvironment(vocabulary, max(runner.vocab_size, len(vocabulary)), assets.eos_token_ids)
-            )
         scheduler = Scheduler(
             config,
             executor,
@@ -97,6 +98,21 @@ def set_up(runner_config: RunnerConfig, shape: StepShape, assets: ModelAssets) -
         spans.wrap(step_executor, "fill_step_mask", "mask")
         _wrap_forward(spans, runner)
         yield Setup(scheduler, runner, spans, config.endpoint)
+
+
+def _grammars(
+    vocabulary: Vocabulary, runner: ModelRunner, config: SchedulerConfig, eos_token_ids: tuple[int, ...]
+) -> tuple[GrammarManager[RequestGroup], GrammarMasks]:
+    # Here, because the grammar libraries take a while to load.
+    from constrained.environment import GrammarEnvironment
+    from constrained.manager import GrammarManager
+    from constrained.masks import GrammarMasks
+
+    grammar_config = GrammarConfig(max_draft_tokens=config.max_draft_tokens)
+    environment = GrammarEnvironment(vocabulary, runner.vocab_size, eos_token_ids, grammar_config)
+    manager: GrammarManager[RequestGroup] = GrammarManager(environment)
+    masks = GrammarMasks(environment, config.effective_max_running_requests, runner.device, manager.metrics)
+    return manager, masks
 
 
 def _wrap_forward(spans: Spans, runner: ModelRunner) -> None:

@@ -3,12 +3,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 from bench.serve.__main__ import main
@@ -182,3 +185,20 @@ def test_server_that_never_gets_ready_is_stopped_at_its_deadline() -> None:
     command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(60)"]
     with pytest.raises(ServerStartError, match="not ready in time"), own_server([], start_seconds=0.5, command=command):
         pass
+
+
+def test_a_terminated_benchmark_stops_its_server(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from bench.serve.own_server import own_server
+with own_server([], start_seconds=30, command=[sys.executable, "-c", sys.argv[1]]) as server:
+    print(server.process.pid, flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", program, HEALTHY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        server = psutil.Process(int(benchmark.stdout.readline()))
+        benchmark.send_signal(signal.SIGTERM)
+        assert benchmark.wait(30) == 128 + signal.SIGTERM
+    assert not server.is_running()
