@@ -11,6 +11,8 @@ NumPy does the wide passes, in tiles that fit a core's cache: several times fast
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,7 +29,7 @@ _FIRST_SELECTION = 256  # how many of the most likely tokens top-p looks at firs
 
 def draw_cpu(logits: torch.Tensor, parameters: DrawParameters) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`sampling.draw.draw` for logits in main memory."""
-    values = logits.numpy()
+    values: Float32Array = logits.numpy()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         highest = values.max(axis=1)
         failed = np.isnan(highest) | np.isneginf(highest)
@@ -44,96 +46,144 @@ def draw_cpu(logits: torch.Tensor, parameters: DrawParameters) -> tuple[torch.Te
 def _draw_rows(
     values: Float32Array, highest: Float32Array, rows: npt.NDArray[np.intp], parameters: DrawParameters
 ) -> Int64Array:
-    vocabulary = np.arange(values.shape[1], dtype=np.uint32)
+    workspace = _Workspace(values.shape[1])
+    clamped = highest > _LARGEST
+    highest = np.minimum(highest, _LARGEST)
     candidates = []
     for row in rows:
         logits = values[row]
-        if np.isposinf(highest[row]):
-            logits = np.minimum(logits, np.float32(MAX_LOGIT))
-        top_k = int(parameters.top_k[row])
-        top_p, min_p = float(parameters.top_p[row]), float(parameters.min_p[row])
-        temperature = float(parameters.temperature[row])
-        if top_k >= len(logits) and top_p >= 1.0 and min_p <= 0.0:
-            kept = _possible_winners(logits, temperature, parameters.keys[row], vocabulary)
+        if clamped[row]:
+            logits = np.minimum(logits, _LARGEST)
+        filters = _Filters(
+            float(highest[row]),
+            float(parameters.temperature[row]),
+            min(int(parameters.top_k[row]), len(logits)),
+            float(parameters.top_p[row]),
+            float(parameters.min_p[row]),
+        )
+        if filters.keep_everything(len(logits)):
+            candidates.append(_possible_winners(logits, filters, parameters.keys[row], workspace))
         else:
-            kept = _filtered(logits, temperature, top_k, top_p, min_p)
-        candidates.append(kept)
+            candidates.append(_filtered(logits, filters, workspace))
     lengths = np.array([len(kept) for kept in candidates])
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    starts = np.cumsum(lengths) - lengths
     owner = np.repeat(np.arange(len(rows)), lengths)
     tokens = np.concatenate(candidates)
-    logits = np.minimum(values[rows[owner], tokens], np.float32(MAX_LOGIT)).astype(np.float64)
+    logits_of_tokens = np.minimum(values[rows[owner], tokens], _LARGEST).astype(np.float64)
     bits = token_bits(np.ascontiguousarray(parameters.keys[rows].T)[:, owner], tokens.astype(np.uint32))
-    scores = logits / parameters.temperature[rows][owner] + gumbel(bits)
+    scores = logits_of_tokens / parameters.temperature[rows][owner] + gumbel(bits)
     best = np.maximum.reduceat(scores, starts)
     # Lowest id among equals: ids that did not win count as the largest one.
     winners = np.where(scores == best[owner], tokens, np.iinfo(np.int64).max)
     return np.asarray(np.minimum.reduceat(winners, starts), np.int64)
 
 
-def _possible_winners(
-    logits: Float32Array, temperature: float, key: UInt32Array, vocabulary: UInt32Array
-) -> Int64Array:
+_LARGEST = np.float32(MAX_LOGIT)
+
+
+class _Workspace:
+    """Arrays of the vocabulary's width, used again for each row: fresh ones would cost more than the arithmetic."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocabulary = np.arange(vocab_size, dtype=np.uint32)
+        self.bits = np.empty(vocab_size, np.uint32)
+        self.shifted = np.empty(vocab_size, np.uint32)
+        self.noise = np.empty(vocab_size, np.float32)
+        self.scores = np.empty(vocab_size, np.float32)
+        self.weights = np.empty(vocab_size, np.float64)
+
+
+@dataclass(frozen=True)
+class _Filters:
+    """Of one row; ``highest`` is its largest logit."""
+
+    highest: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+    def keep_everything(self, vocab_size: int) -> bool:
+        return self.top_k >= vocab_size and self.top_p >= 1.0 and self.min_p <= 0.0
+
+
+def _possible_winners(logits: Float32Array, filters: _Filters, key: UInt32Array, workspace: _Workspace) -> Int64Array:
     """Tokens whose score is close to the best: a superset of the winner, and of its equals."""
-    uniform = token_bits(key, vocabulary).astype(np.float32)
-    np.multiply(uniform, np.float32(-(2.0**-32)), out=uniform)
+    noise, scores = workspace.noise, workspace.scores
+    bits = token_bits(key, workspace.vocabulary, workspace.bits, workspace.shifted)
+    np.multiply(bits, np.float32(-(2.0**-32)), out=noise, dtype=np.float32, casting="unsafe")
     # A float32 near 1 must not round to 1. The clamp lifts the lowest noise by at most log(22.9 / 16.6) = 0.32.
-    np.maximum(uniform, np.float32(-(1.0 - 2.0**-24)), out=uniform)
-    np.minimum(uniform, np.float32(-(2.0**-33)), out=uniform)
-    np.log1p(uniform, out=uniform)
-    np.negative(uniform, out=uniform)
-    np.log(uniform, out=uniform)
+    np.clip(noise, np.float32(-(1.0 - 2.0**-24)), np.float32(-(2.0**-33)), out=noise)
+    np.log1p(noise, out=noise)
+    np.negative(noise, out=noise)
+    np.log(noise, out=noise)
     # Relative to the highest logit a score near the best is small, whatever the temperature, so float32 carries it.
-    scores = (logits - logits.max()) * np.float32(min(1.0 / temperature, float(np.finfo(np.float32).max)))
-    np.subtract(scores, uniform, out=scores)
+    np.subtract(logits, np.float32(filters.highest), out=scores)
+    np.multiply(scores, np.float32(min(1.0 / filters.temperature, MAX_LOGIT)), out=scores)
+    np.subtract(scores, noise, out=scores)
     return np.flatnonzero(scores >= scores.max() - _MARGIN)
 
 
-def _filtered(logits: Float32Array, temperature: float, top_k: int, top_p: float, min_p: float) -> Int64Array:
-    """Ids that top-k, then top-p over what top-k left, then min-p keep; equal logits in the order of their ids."""
-    size = len(logits)
-    highest = float(logits.max())
-    if top_p < 1.0 or top_k < size:
-        count = min(top_k, size)
-        if top_p >= 1.0:
-            tokens = _largest(logits, count)
-        else:
-            tokens = _nucleus(logits, highest, temperature, count, top_p)
+def _filtered(logits: Float32Array, filters: _Filters, workspace: _Workspace) -> Int64Array:
+    """Ids that top-k, then top-p over what top-k left, then min-p keep; of equal logits the lowest ids come first."""
+    if filters.top_p < 1.0:
+        tokens = _nucleus(logits, filters, workspace)
+    elif filters.top_k < len(logits):
+        largest = _largest(logits, filters.top_k, workspace)
+        tokens = _down_to(logits, largest[-1], len(largest))
     else:
         # Loose in float32, decided in float64 below.
-        limit = np.float32(highest + temperature * np.log(min_p) * 1.0001 - 1e-5 * abs(highest) - 1e-30)
-        tokens = np.flatnonzero(logits >= limit)
-    if min_p > 0.0:
-        scaled = logits[tokens].astype(np.float64) / temperature
-        tokens = tokens[~(scaled < highest / temperature + np.log(min_p))]
+        limit = filters.highest + filters.temperature * np.log(filters.min_p) * 1.0001
+        tokens = np.flatnonzero(logits >= np.float32(limit - 1e-5 * abs(filters.highest) - 1e-30))
+    if filters.min_p > 0.0:
+        scaled = logits[tokens].astype(np.float64) / filters.temperature
+        tokens = tokens[scaled >= filters.highest / filters.temperature + np.log(filters.min_p)]
     return tokens
 
 
-def _nucleus(logits: Float32Array, highest: float, temperature: float, top_k: int, top_p: float) -> Int64Array:
+def _nucleus(logits: Float32Array, filters: _Filters, workspace: _Workspace) -> Int64Array:
     """The most likely of the ``top_k`` tokens, until their share reaches ``top_p``."""
-    wanted = min(top_k, _FIRST_SELECTION)
-    total = None
-    if top_k >= len(logits):
-        total = np.exp(logits.astype(np.float64) / temperature - highest / temperature).sum()
-    elif top_k > wanted:
-        wanted = top_k
+    wanted = min(filters.top_k, _FIRST_SELECTION)
+    if filters.top_k < len(logits):
+        wanted = filters.top_k
+        total = None
+    else:
+        total = _weights(logits, filters, workspace.weights).sum()
     while True:
-        tokens = _largest(logits, wanted)
-        weights = np.exp(logits[tokens].astype(np.float64) / temperature - highest / temperature)
-        before = np.cumsum(weights) - weights
-        keep = before < top_p * (total if total is not None else weights.sum())
-        if not keep[-1] or wanted >= top_k or wanted >= len(logits):
-            nucleus: Int64Array = tokens[keep]
-            return nucleus
-        wanted = min(top_k, wanted * 8)
+        largest = _largest(logits, wanted, workspace)
+        weights = _weights(largest, filters, np.empty(len(largest)))
+        shares = np.cumsum(weights)
+        limit = filters.top_p * (total if total is not None else shares[-1])
+        # A token stays while the share of those before it is below the limit.
+        count = int(np.searchsorted(shares[:-1], limit, side="left")) + 1
+        if limit <= shares[-1] or wanted >= filters.top_k:
+            return _down_to(logits, largest[count - 1], count)
+        wanted = min(filters.top_k, wanted * 8)
 
 
-def _largest(logits: Float32Array, count: int) -> Int64Array:
-    """Ids of the ``count`` largest logits, largest first, equal ones by id."""
-    size = len(logits)
-    if count >= size:
-        return np.asarray(np.argsort(-logits, kind="stable"), np.int64)
-    limit = np.partition(logits, size - count)[size - count]
-    tokens = np.flatnonzero(logits >= limit)
-    in_order: Int64Array = tokens[np.argsort(-logits[tokens], kind="stable")]
-    return in_order[:count]
+def _weights(logits: Float32Array, filters: _Filters, out: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Probabilities times a constant: ``exp((logit - highest) / temperature)`` in float64."""
+    np.subtract(logits, filters.highest, out=out, dtype=np.float64)
+    np.divide(out, filters.temperature, out=out)
+    np.exp(out, out=out)
+    return out
+
+
+def _largest(logits: Float32Array, count: int, workspace: _Workspace) -> Float32Array:
+    """The ``count`` largest logits, largest first: values, as those sort several times faster than ids do."""
+    scratch = workspace.scores
+    np.negative(logits, out=scratch)
+    if count < len(scratch):
+        scratch.partition(count - 1)
+    scratch[:count].sort()
+    return -scratch[:count]
+
+
+def _down_to(logits: Float32Array, last: np.float32, count: int) -> Int64Array:
+    """Ids of the ``count`` largest logits, the smallest of which is ``last``; of those equal to it the lowest ids."""
+    tokens = np.flatnonzero(logits >= last)
+    surplus = len(tokens) - count
+    if surplus > 0:
+        equal = np.flatnonzero(logits[tokens] == last)
+        tokens = np.delete(tokens, equal[len(equal) - surplus :])
+    return tokens

@@ -35,6 +35,10 @@ class LogitEdits:
     vocab_mask: torch.Tensor | None = None
     """``[S, ceil(V / 32)]`` int32, bit 1 = allowed."""
 
+    @property
+    def is_empty(self) -> bool:
+        return self.logit_bias is None and not self.penalties and self.suppressions is None and self.vocab_mask is None
+
 
 def apply_edits(logits: torch.Tensor, edits: LogitEdits) -> None:
     """Apply all edits to ``logits`` ``[S, V]`` float32, contiguous, in place."""

@@ -66,16 +66,19 @@ def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int
     LogprobTensors
         Every value is finite, at least :data:`MINIMUM_LOGPROB`.
     """
-    clean = torch.nan_to_num(logits.float(), nan=float("-inf"), neginf=float("-inf"))
-    normaliser = torch.logsumexp(clean.double(), dim=1)
-    normaliser = torch.where(torch.isfinite(normaliser), normaliser, 0.0)
-    top_logits, top_token_ids = torch.topk(clean, min(num_top, logits.shape[1]), dim=1)
-    drawn = torch.gather(clean, 1, token_ids[:, None])[:, 0]
+    normaliser = torch.logsumexp(logits, dim=1)
+    # Looking costs a wait for the device, cleaning a pass over the logits: each where it is the cheaper one.
+    if logits.device.type != "cpu" or not torch.isfinite(normaliser).all():
+        logits = torch.nan_to_num(logits, nan=float("-inf"), neginf=float("-inf"))
+        normaliser = torch.logsumexp(logits, dim=1)
+        normaliser = torch.where(torch.isfinite(normaliser), normaliser, 0.0)
+    top_logits, top_token_ids = torch.topk(logits, min(num_top, logits.shape[1]), dim=1)
+    drawn = torch.gather(logits, 1, token_ids[:, None])[:, 0]
     return LogprobTensors(
         token_ids=token_ids,
-        logprobs=(drawn.double() - normaliser).clamp(MINIMUM_LOGPROB, 0.0),
+        logprobs=(drawn - normaliser).clamp(MINIMUM_LOGPROB, 0.0),
         top_token_ids=top_token_ids,
-        top_logprobs=(top_logits.double() - normaliser[:, None]).clamp(MINIMUM_LOGPROB, 0.0),
+        top_logprobs=(top_logits - normaliser[:, None]).clamp(MINIMUM_LOGPROB, 0.0),
     )
 
 

@@ -58,10 +58,18 @@ def position_keys(
     return np.stack(key, axis=-1).astype(np.uint32)
 
 
-def token_bits(keys: UInt32Array, token_ids: UInt32Array) -> UInt32Array:
-    """32 bits for each token: ``keys`` is ``[4, ...]``, broadcast against ``token_ids``."""
-    bits: UInt32Array = np.bitwise_xor(token_ids, keys[0])
-    shifted = np.empty_like(bits)
+def token_bits(
+    keys: UInt32Array,
+    token_ids: UInt32Array,
+    out: UInt32Array | None = None,
+    scratch: UInt32Array | None = None,
+) -> UInt32Array:
+    """32 bits for each token: ``keys`` is ``[4, ...]``, broadcast against ``token_ids``.
+
+    ``out`` and ``scratch``, of the result's shape, spare the allocations.
+    """
+    bits: UInt32Array = np.bitwise_xor(token_ids, keys[0], out=out)
+    shifted = np.empty_like(bits) if scratch is None else scratch
     for index, (shift, multiplier) in enumerate(MIXER_ROUNDS):
         np.right_shift(bits, np.uint32(shift), out=shifted)
         np.bitwise_xor(bits, shifted, out=bits)

@@ -90,7 +90,7 @@ class SamplerState:
         self.device = device
         self._choices: dict[Hashable, Choice] = {}
         self._penalized = _PenalizedChoices(device)
-        self._orchestrator = BatchedPenalizerOrchestrator(vocab_size, self._penalized)
+        self.orchestrator = BatchedPenalizerOrchestrator(vocab_size, self._penalized)
         self._layout: StepLayout | None = None
 
     def add(
@@ -130,7 +130,7 @@ class SamplerState:
         self._layout = None
         if any(kind.is_required_by(choice) for kind in PENALIZERS):
             joining = _PenalizedChoices(self.device, [choice])
-            self._orchestrator.merge(BatchedPenalizerOrchestrator(self.vocab_size, joining))
+            self.orchestrator.merge(BatchedPenalizerOrchestrator(self.vocab_size, joining))
             self._penalized.row_of[key] = len(self._penalized.reqs)
             self._penalized.reqs.append(choice)
             self._penalized.keys.append(key)
@@ -148,7 +148,7 @@ class SamplerState:
         batch.reqs = [batch.reqs[index] for index in keep]
         batch.keys = [batch.keys[index] for index in keep]
         batch.row_of = {kept: index for index, kept in enumerate(batch.keys)}
-        self._orchestrator.filter(torch.tensor(keep, dtype=torch.int64, device=self.device))
+        self.orchestrator.filter(torch.tensor(keep, dtype=torch.int64, device=self.device))
 
     def sample(
         self, logits: torch.Tensor, rows: Sequence[SampleRow], vocab_mask: torch.Tensor | None = None
@@ -174,15 +174,16 @@ class SamplerState:
         layout = self._lay_out(rows)
         if logits.shape != (layout.num_positions, self.vocab_size):
             raise ValueError(f"logits are {tuple(logits.shape)}, not {(layout.num_positions, self.vocab_size)}")
-        original = logits[layout.logprob_positions] if layout.logprob_positions is not None else None
         drafts = layout.drafts(rows, self.device)
-        apply_edits(logits, self._edits(layout, layout.penalized(drafts, self.vocab_size), vocab_mask))
+        edits = self._edits(layout, layout.penalized(drafts, self.vocab_size), vocab_mask)
+        original = _asked_for(logits, layout.logprob_positions, will_change=not edits.is_empty)
+        apply_edits(logits, edits)
         token_ids, failed = draw(logits, layout.draw_parameters(rows))
         num_accepted = layout.num_agreeing(drafts, token_ids, failed)
         if layout.penalized_rows is not None:
             index = layout.penalized_index
             drawn = token_ids[layout.padded_index[index]]
-            self._orchestrator.count_tokens(layout.penalized_rows, drawn, num_accepted[index] + 1)
+            self.orchestrator.count_tokens(layout.penalized_rows, drawn, num_accepted[index] + 1)
         logprobs = None
         if original is not None and layout.logprob_positions is not None:
             logprobs = compute_logprobs(original, token_ids[layout.logprob_positions], layout.most_top_logprobs)
@@ -198,7 +199,7 @@ class SamplerState:
         """
         row = self._penalized.row_of.get(key)
         if row is not None:
-            self._orchestrator.rollback(row, num_tokens)
+            self.orchestrator.rollback(row, num_tokens)
 
     def _lay_out(self, rows: Sequence[SampleRow]) -> StepLayout:
         if self._layout is None or self._layout.signature != signature_of(rows):
@@ -212,7 +213,16 @@ class SamplerState:
         suppressions: Suppressions | None = None
         if penalized is not None:
             at = layout.penalized_positions
-            penalties = [part.at(at) for part in self._orchestrator.compact(penalized)]
-            suppressions = Suppressions.joined([part.at(at) for part in self._orchestrator.suppressions(penalized)])
+            penalties = [part.at(at) for part in self.orchestrator.compact(penalized)]
+            suppressions = Suppressions.joined([part.at(at) for part in self.orchestrator.suppressions(penalized)])
         mask = join_masks(vocab_mask, layout.allowed_tokens, layout.num_positions)
         return LogitEdits(layout.logit_bias, penalties, suppressions, mask)
+
+
+def _asked_for(logits: torch.Tensor, positions: torch.Tensor | None, *, will_change: bool) -> torch.Tensor | None:
+    """The logits of the given positions as they are now."""
+    if positions is None:
+        return None
+    if len(positions) == len(logits):
+        return logits.clone() if will_change else logits
+    return logits[positions]
