@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from typing import Any
 
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from server.errors import BadRequestError, BodyTooLargeError, ClientDisconnectedError
+from server.config import HttpConfig
+from server.errors import BadRequestError, BodyTimeoutError, BodyTooLargeError, ClientDisconnectedError
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The request body.
+async def read_json_object(request: Request, config: HttpConfig) -> dict[str, Any]:
+    """The request's body, which must be one JSON object.
 
     Raises
     ------
     BodyTooLargeError
-        As soon as more than ``max_bytes`` are announced or have come; the rest is not read.
+        As soon as more than ``max_body_bytes`` are announced or have come; the rest is not kept.
+    BodyTimeoutError
+    BadRequestError
+        It is not JSON, or JSON that cannot be served (see :func:`parse_json_object`).
     ClientDisconnectedError
         The client left before its body was complete.
     """
-    announced = _content_length(scope)
-    if announced is not None and announced > max_bytes:
-        raise _too_large(max_bytes)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnectedError
-        part = message.get("body", b"")
-        size += len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    reading = _read(request.scope, request.receive, config.max_body_bytes)
+    try:
+        body = await asyncio.wait_for(reading, config.body_timeout)
+    except asyncio.TimeoutError as error:
+        raise BodyTimeoutError(f"The body did not arrive within {config.body_timeout:g} seconds.") from error
+    return parse_json_object(body, max_depth=config.max_json_depth)
 
 
 def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
@@ -69,6 +65,25 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     if b"\\ud" in body or b"\\uD" in body:
         _check_surrogates(value)
     return value
+
+
+async def _read(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    announced = _content_length(scope)
+    if announced is not None and announced > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnectedError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def _content_length(scope: Scope) -> int | None:

@@ -29,6 +29,8 @@ class HttpConfig:
 
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is a 413."""
+    body_timeout: float = 60.0
+    """Seconds a request body may take to arrive."""
     max_json_depth: int = 256
     """Deepest nesting of a request body."""
     max_choices: int = 128

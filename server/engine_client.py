@@ -76,7 +76,6 @@ class EngineClient:
         self._hello: asyncio.TimerHandle | None = None
         self.ready: SchedulerReady | None = None
         """What the scheduler said of itself; ``None`` while it is not there."""
-        self.on_step: Callable[[StepOutput], None] | None = None
 
     @property
     def num_requests(self) -> int:
@@ -235,8 +234,6 @@ class EngineClient:
                 submission = self._submissions.get(output.request_id)
                 if submission is not None:
                     submission.push_output(output)
-            if self.on_step is not None:
-                self.on_step(message)
         elif isinstance(message, (Admitted, Rejected, PromptLogprobs, Failed)):
             self._dispatch_to_request(message)
         elif isinstance(message, SchedulerReady):

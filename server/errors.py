@@ -70,6 +70,15 @@ class MethodNotAllowedError(ApiError):
     default_code = "method_not_allowed"
 
 
+class BodyTimeoutError(ApiError):
+    status = 408
+    type = "invalid_request_error"
+    default_code = "body_timeout"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"Connection": "close"})
+
+
 class RequestAbortedError(ApiError):
     """Someone called ``/abort_request``."""
 

@@ -29,8 +29,10 @@ class Generation:
         submission: Submission,
         watcher: asyncio.Task[None],
         assemblers: Sequence[ChoiceAssembler],
-        n: int,
         running_ids: Sequence[str],
+        *,
+        n: int,
+        is_streamed: bool,
     ) -> None:
         self._context = context
         self._record = record_of(scope)
@@ -38,6 +40,7 @@ class Generation:
         self._watcher = watcher
         self._running_ids = running_ids
         self._n = n
+        self._is_streamed = is_streamed
         self._last_token: list[float | None] = [None] * len(assemblers)
         self.assemblers = assemblers
 
@@ -91,9 +94,9 @@ class Generation:
         if output.finish is not None and output.finish.reason == "abort":
             raise RequestAbortedError("The request was aborted.")
         num_tokens = len(output.token_ids)
-        if not num_tokens:
-            return
         record.completion_tokens += num_tokens
+        if not num_tokens or not self._is_streamed:
+            return  # an unstreamed answer's tokens may all come at its end: they say nothing of time
         last = self._last_token[index]
         if last is not None:
             metrics.inter_token.observe(now - last)
@@ -132,8 +135,9 @@ async def start_generation(
         submission,
         asyncio.create_task(_watch_client(receive, submission), name="client-watch"),
         assemblers,
-        requests[0].sampling.n,
         running_ids,
+        n=requests[0].sampling.n,
+        is_streamed=requests[0].stream,
     )
     try:
         await submission.admitted(context.config.first_answer_timeout)

@@ -11,7 +11,7 @@ from sampling.params import SamplingParams
 from sampling.validation import SamplingParamsError, validate_sampling_params
 from server.config import HttpConfig
 from server.errors import BadRequestError
-from server.validation import RequestModel
+from server.validation import List, RequestModel
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -48,7 +48,7 @@ class StructuredOutputs(RequestModel):
 
     json_: Any = Field(default=None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: List[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: Any = None
@@ -67,17 +67,17 @@ class SamplingFields(RequestModel):
     min_new_tokens: int | None = Field(default=None, ge=0, description="The same as min_tokens.")
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0)
     penalize_prompt: bool = False
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[TokenId] | None = None
-    bad_words: list[str] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    allowed_token_ids: List[TokenId] | None = None
+    bad_words: List[str] | None = None
+    stop: str | List[str] | None = None
+    stop_token_ids: List[TokenId] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -89,7 +89,7 @@ class SamplingFields(RequestModel):
     json_schema: Any = None
     regex: str | None = None
     ebnf: str | None = None
-    choice: list[str] | None = None
+    choice: List[str] | None = None
     grammar_backend: str | None = Field(default=None, max_length=64)
     lenient: bool = False
 

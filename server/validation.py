@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 from pydantic_core import ErrorDetails
 
 from server.errors import BadRequestError
 from server.ignored_fields import IGNORED_FIELDS, REFUSED_FIELDS
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Item = TypeVar("_Item")
+
+
+class _FailFast(FailFast):
+    def __hash__(self) -> int:  # members of a union are hashed, and pydantic's class forgot that
+        return hash(self.fail_fast)
+
+
+List = Annotated[list[_Item], _FailFast()]
+"""A list that is given up at its first bad item: a million bad ones would be a million errors."""
 
 
 class RequestModel(BaseModel):
@@ -31,19 +41,21 @@ def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
     BadRequestError
         Names the first offending field.
     """
+    known = {field.alias or name for name, field in model.model_fields.items()}
     fields: dict[str, Any] = {}
     for name, value in body.items():
-        if value is None or name in IGNORED_FIELDS:
-            if name not in model.model_fields and name not in IGNORED_FIELDS and name not in REFUSED_FIELDS:
-                raise _unknown_field(model, name)
-            continue
-        if name in REFUSED_FIELDS and name not in model.model_fields:
-            raise BadRequestError(f"'{name}' is not served: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
-        fields[name] = value
+        if name in known:
+            if value is not None:
+                fields[name] = value
+        elif name in REFUSED_FIELDS:
+            if value is not None:
+                raise BadRequestError(f"'{name}' is not served: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
+        elif name not in IGNORED_FIELDS:
+            raise _unknown_field(known, name)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise _from_pydantic(error, fields, model) from error
+        raise _from_pydantic(error, fields) from error
 
 
 def field_path(location: tuple[int | str, ...], body: Any) -> str:
@@ -66,25 +78,33 @@ def closest(name: str, known: list[str]) -> str:
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
-def _unknown_field(model: type[BaseModel], name: str) -> BadRequestError:
+def _unknown_field(known: Iterable[str], name: str) -> BadRequestError:
     shown = name[:100]
-    known = [*model.model_fields, *IGNORED_FIELDS]
-    return BadRequestError(f"Unknown field '{shown}'.{closest(shown, known)}", param=shown, code="unknown_field")
+    hint = closest(shown, [*known, *IGNORED_FIELDS])
+    return BadRequestError(f"Unknown field '{shown}'.{hint}", param=shown, code="unknown_field")
 
 
-def _from_pydantic(error: ValidationError, body: dict[str, Any], model: type[BaseModel]) -> BadRequestError:
-    # A union reports one error for each of its members; the one that got furthest into the body is the useful one.
-    details = max(error.errors(include_url=False), key=lambda item: _depth(item, body))
+def _from_pydantic(error: ValidationError, body: dict[str, Any]) -> BadRequestError:
+    # A union reports one error for each of its members; the ones that got furthest into the body are the useful ones.
+    errors = error.errors(include_url=False)
+    furthest = max(_depth(item, body) for item in errors)
+    alternatives = [item for item in errors if _depth(item, body) == furthest]
+    details = alternatives[0]
     path = field_path(details["loc"], body)
     if details["type"] == "extra_forbidden":
-        if len(details["loc"]) == 1:
-            return _unknown_field(model, str(details["loc"][0]))
         return BadRequestError(f"Unknown field '{path}'.", param=path, code="unknown_field")
     if details["type"] == "missing":
         return BadRequestError(f"The field '{path}' is required.", param=path, code="missing_field")
-    cause = details.get("ctx", {}).get("error")
-    message = str(cause) if isinstance(cause, ValueError) else details["msg"]
-    return BadRequestError(f"Invalid value for '{path}': {message}.", param=path or None, code="invalid_value")
+    reasons = dict.fromkeys(_reason(item) for item in alternatives if field_path(item["loc"], body) == path)
+    return BadRequestError(
+        f"Invalid value for '{path}': {', or '.join(reasons)}.", param=path or None, code="invalid_value"
+    )
+
+
+def _reason(details: ErrorDetails) -> str:
+    if details["type"] == "model_type":
+        return "Input should be an object"
+    return details["msg"].replace("valid dictionary", "valid object")
 
 
 def _depth(details: ErrorDetails, body: Any) -> int:

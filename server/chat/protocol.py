@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.sampling_request import SamplingFields
-from server.validation import RequestModel
+from server.validation import List, RequestModel
 
 
 class ContentPart(RequestModel):
@@ -38,10 +38,10 @@ class ToolCall(RequestModel):
 
 class ChatMessage(RequestModel):
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | List[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: List[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     audio: Any = None
@@ -50,12 +50,12 @@ class ChatMessage(RequestModel):
 
 
 class ChatCompletionRequest(SamplingFields):
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: List[ChatMessage] = Field(min_length=1, max_length=16384)
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Wins over nothing: give one of both.")
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0)
-    modalities: list[Literal["text"]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    modalities: List[Literal["text"]] | None = None
+    tools: List[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from scheduler.messages import GenerateRequest
-from server.body import parse_json_object, read_body
+from server.body import read_json_object
 from server.chat.answer import ChatAnswerShape, ChatStreamEncoder, whole_answer
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
@@ -32,8 +32,7 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)
-    raw = await read_body(request.scope, request.receive, max_bytes=context.config.max_body_bytes)
-    body = validate_request(ChatCompletionRequest, parse_json_object(raw, max_depth=context.config.max_json_depth))
+    body = validate_request(ChatCompletionRequest, await read_json_object(request, context.config))
     model = context.resolve_model(body.model)
     ready = context.require_ready()
     _refuse_unserved(body, context)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from server.sampling_request import SamplingFields, TokenId
+from server.validation import List
 
 
 class CompletionRequest(SamplingFields):
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | List[str] | List[TokenId] | List[List[TokenId]]
     echo: bool = False
     best_of: int | None = Field(default=None, ge=1)
     logprobs: int | None = Field(default=None, ge=0)

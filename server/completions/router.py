@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from sampling.params import SamplingParams
 from scheduler.messages import GenerateRequest, SchedulerReady
-from server.body import parse_json_object, read_body
+from server.body import read_json_object
 from server.choices import ChoiceAssembler
 from server.completions.answer import CompletionAnswerShape, CompletionStreamEncoder, whole_answer
 from server.completions.echo import Echo
@@ -34,8 +34,7 @@ router = APIRouter()
 async def create_completion(request: Request) -> Response:
     """Continue a text."""
     context = context_of(request)
-    raw = await read_body(request.scope, request.receive, max_bytes=context.config.max_body_bytes)
-    body = validate_request(CompletionRequest, parse_json_object(raw, max_depth=context.config.max_json_depth))
+    body = validate_request(CompletionRequest, await read_json_object(request, context.config))
     model = context.resolve_model(body.model)
     ready = context.require_ready()
     num_generated = _check(body, context)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import time
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.routing import APIRoute
 
-from server.body import parse_json_object, read_body
+from server.body import read_json_object
 from server.context import context_of
 from server.documentation import request_body
 from server.errors import ApiError, BadRequestError
@@ -56,8 +57,8 @@ async def server_info(request: Request) -> Response:
                 "max_stop_strings": context.config.max_stop_strings,
                 "max_top_logprobs": context.config.max_top_logprobs,
             },
-            "scheduler": ready,
-            "stats": stats,
+            "scheduler": None if ready is None else msgspec.structs.asdict(ready),
+            "stats": None if stats is None else msgspec.structs.asdict(stats),
         }
     )
 
@@ -84,8 +85,7 @@ async def flush_cache(request: Request) -> Response:
 async def abort_request(request: Request) -> Response:
     """Stop a request by its answer's id or its ``X-Request-Id``; its client gets an error."""
     context = context_of(request)
-    raw = await read_body(request.scope, request.receive, max_bytes=context.config.max_body_bytes)
-    body = validate_request(AbortBody, parse_json_object(raw, max_depth=context.config.max_json_depth))
+    body = validate_request(AbortBody, await read_json_object(request, context.config))
     context.require_ready()
     request_id = body.request_id or body.rid
     if body.abort_all == bool(request_id):

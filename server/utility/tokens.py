@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from server.body import parse_json_object, read_body
+from server.body import read_json_object
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest, ChatMessage
 from server.context import context_of
@@ -16,7 +16,7 @@ from server.documentation import request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.limits import refuse_hopeless_text
-from server.validation import RequestModel, validate_request
+from server.validation import List, RequestModel, validate_request
 
 router = APIRouter()
 
@@ -26,7 +26,7 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
+    messages: List[ChatMessage] | None = Field(default=None, min_length=1)
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -36,7 +36,7 @@ class TokenizeRequest(RequestModel):
 
 class DetokenizeRequest(RequestModel):
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    tokens: List[Annotated[int, Field(ge=0, lt=2**31)]]
     skip_special_tokens: bool = False
 
 
@@ -45,8 +45,7 @@ async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
     context = context_of(request)
     config, tokenizer = context.config, context.tokenizer
-    raw = await read_body(request.scope, request.receive, max_bytes=config.max_body_bytes)
-    body = validate_request(TokenizeRequest, parse_json_object(raw, max_depth=config.max_json_depth))
+    body = validate_request(TokenizeRequest, await read_json_object(request, config))
     context.resolve_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise BadRequestError("Give either 'prompt' or 'messages'.", param="prompt")
@@ -78,8 +77,7 @@ async def detokenize(request: Request) -> Response:
     """Text of token ids."""
     context = context_of(request)
     config = context.config
-    raw = await read_body(request.scope, request.receive, max_bytes=config.max_body_bytes)
-    body = validate_request(DetokenizeRequest, parse_json_object(raw, max_depth=config.max_json_depth))
+    body = validate_request(DetokenizeRequest, await read_json_object(request, config))
     context.resolve_model(body.model)
     size = len(context.tokenizer.vocabulary)
     for index, token_id in enumerate(body.tokens):
