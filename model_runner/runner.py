@@ -14,6 +14,7 @@ from model_runner.forward_row import ForwardRow
 from model_runner.layers.linear import ROW_TILE
 from model_runner.loading.open import load_model
 from model_runner.sizing import count_pages
+from model_runner.threads import choose_num_threads
 
 
 def _ignore_progress(stage: str, fraction: float) -> None:
@@ -41,7 +42,7 @@ class ModelRunner:
 
     def __init__(self, config: RunnerConfig, progress: Callable[[str, float], None] = _ignore_progress) -> None:
         if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
+            torch.set_num_threads(choose_num_threads(config.num_threads))
         self.device = choose_device(config.device)
         self.dtype = choose_dtype(config.dtype, self.device)
         self.page_size = config.page_size

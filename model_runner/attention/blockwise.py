@@ -1,9 +1,9 @@
 """The ``torch`` backend at float32: a row's bits depend on nothing but the row.
 
 Queries are cut into tiles of :data:`QUERY_TILE` consecutive positions of one row, keys into blocks at fixed positions
-of the text, and the softmax runs online from block to block. Every product has one shape, and a masked position, a padded
-query and a block past the end contribute exactly nothing (a factor ``exp(0) = 1``, an addend 0). So a query's result
-is the same operations on the same numbers in whatever chunk, batch or tile it is computed.
+of the text, and the softmax runs online from block to block. Every product has one shape, and a masked position, a
+padded query and a block past the end contribute exactly nothing (a factor ``exp(0) = 1``, an addend 0). So a query's
+result is the same operations on the same numbers in whatever chunk, batch or tile it is computed.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def build_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, is_exact: b
     Parameters
     ----------
     weight : torch.Tensor
-        [N, K]. Given up to the product: nobody else may hold it, unless ``is_shared``.
+        [N, K]. The product may keep a copy in another layout, so nobody else should hold it, unless ``is_shared``.
     bias : torch.Tensor or None
         [N].
     is_exact : bool

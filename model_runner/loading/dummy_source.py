@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from model_runner.loading.gguf_names import ROPE_FACTORS
 from model_runner.loading.source import TensorSource
 
 
@@ -22,7 +23,7 @@ class DummySource(TensorSource):
 
     def __contains__(self, name: str) -> bool:
         # An untied head is asked for by name; every other optional tensor has a spelling that is preferred.
-        return not name.endswith("rope_freqs.weight") and ".experts.gate_up_proj" not in name
+        return name != ROPE_FACTORS and not name.endswith(".experts.gate_up_proj")
 
     def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         if name.endswith("norm.weight"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+ROPE_FACTORS = "rope_freqs.weight"
+"""What Llama 3's rope scaling divides each frequency by, precomputed by the conversion."""
+
 _LAYER_NAMES: Mapping[str, str] = {
     "attn_norm.weight": "input_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
@@ -31,7 +34,6 @@ _GLOBAL_NAMES: Mapping[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
-    "rope_freqs.weight": "rope_freqs.weight",
 }
 
 EXPERT_NAMES: Mapping[str, str] = {

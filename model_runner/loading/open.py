@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,12 +16,14 @@ from model_runner.batch import RaggedBatch
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
 from model_runner.loading.dummy_source import DummySource
+from model_runner.loading.gguf_names import ROPE_FACTORS
 from model_runner.loading.gguf_source import GgufSource
 from model_runner.loading.safetensors_source import SafetensorsSource
 from model_runner.loading.source import TensorSource
 from model_runner.models.decoder import Decoder
 from model_runner.models.decoder_weights import DecoderLoader
 from model_runner.models.families import FAMILIES, build_decoder_spec
+from model_runner.models.rope_scaling import divide_frequencies
 
 
 class Model(Protocol):
@@ -65,6 +67,8 @@ def load_model(
             model=model, attention_layers=layers, context_length=context_length, num_parameters=num_parameters
         )
     spec = build_decoder_spec(model_config, context_length=context_length)
+    if ROPE_FACTORS in source:
+        spec = replace(spec, rope=divide_frequencies(spec.rope, source.read(ROPE_FACTORS, (spec.head_dim // 2,))))
     loader = DecoderLoader(
         spec,
         source,

@@ -59,7 +59,7 @@ class DecoderLoader:
             head = self._linear([("lm_head", spec.vocab_size)], spec.hidden_size, has_bias=False)
         final_norm = self._tensor("model.norm.weight", (spec.hidden_size,))
         for name in self._source.unread():
-            if name.endswith("rotary_emb.inv_freq"):
+            if name.endswith("rotary_emb.inv_freq"):  # written by old versions of transformers, never read
                 self._source.skip(name)
         refuse_unread(self._source)
         return DecoderWeights(embedding=embedding, layers=tuple(layers), final_norm=final_norm, head=head)

@@ -49,3 +49,8 @@ def build_rope(config: PretrainedConfig, *, head_dim: int, context_length: int) 
     if frequencies.numel() * 2 != head_dim:
         raise ModelLoadError(f"rope type {rope_type!r} rotates {frequencies.numel() * 2} of {head_dim} head dimensions")
     return RopeSpec(inverse_frequencies=frequencies.float(), scaling=float(scaling))
+
+
+def divide_frequencies(rope: RopeSpec, factors: torch.Tensor) -> RopeSpec:
+    """Each inverse frequency divided by its factor [D / 2], which a GGUF file holds instead of llama3 parameters."""
+    return RopeSpec(inverse_frequencies=rope.inverse_frequencies / factors.float(), scaling=rope.scaling)

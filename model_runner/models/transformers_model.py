@@ -61,7 +61,7 @@ def check_support(model_config: PretrainedConfig) -> None:
     """
     name = model_config.model_type
     own = f"our own implementations: {', '.join(sorted(FAMILIES))}"
-    model_class = AutoModelForCausalLM._model_mapping.get(type(model_config), None)
+    model_class: Any = AutoModelForCausalLM._model_mapping.get(type(model_config), None)
     if isinstance(model_class, tuple):
         model_class = model_class[0]
     if model_class is None or model_config.is_encoder_decoder:
@@ -109,15 +109,16 @@ def load_transformers_model(
         If the checkpoint does not fit the model, or its attention cannot be served.
     """
     progress("loading weights", 0.0)
+    auto_class: Any = AutoModelForCausalLM
     if device.type == "cpu":
         # The grouped kernels, which are the default, are made for CUDA; this one runs each chosen expert once.
         model_config._experts_implementation = "eager"
     if config.load_format == "dummy":
         torch.manual_seed(config.seed)
-        model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation=IMPLEMENTATION)
+        model = auto_class.from_config(model_config, dtype=dtype, attn_implementation=IMPLEMENTATION)
         model = model.to(device)
     else:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = auto_class.from_pretrained(
             config.model_path,
             config=model_config,
             dtype=dtype,
@@ -216,7 +217,7 @@ def _compute_in_tiles(model: nn.Module) -> None:
         bias = None if module.bias is None else module.bias.data
         product = build_linear(weight, bias, is_exact=True, is_shared=True)
         assert isinstance(product, TiledLinear)
-        module.forward = _flattened(product)
+        object.__setattr__(module, "forward", _flattened(product))
 
 
 def _flattened(product: TiledLinear) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ TINY: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``make_checkpoint("llama", attention_bias=True)``: a folder with random weights, the same for the same call."""
+    """``make_checkpoint("llama", attention_bias=True)``: a folder with random weights, made once per call."""
     made: dict[str, Path] = {}
 
     def make(model_type: str, *, max_shard_size: str = "1GB", **overrides: Any) -> Path:
@@ -44,7 +45,7 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
-                    # Larger than a trained model's, so that attention is far from uniform; norms and biases not trivial.
+                    # Larger than a trained model's, so that attention is far from uniform.
                     scale = 0.3 if parameter.dim() > 1 else 0.1
                     offset = 1.0 if name.endswith("norm.weight") else 0.0
                     parameter.copy_(torch.randn_like(parameter) * scale + offset)
@@ -102,9 +103,5 @@ def run_in_chunks(
     """[T, V] logits of a text computed alone, in chunks that end at ``cuts`` and at its end."""
     bounds = [0, *cuts, len(token_ids)]
     return torch.cat(
-        [
-            runner.forward([row(token_ids, pages, start=a, stop=b)])
-            for a, b in zip(bounds, bounds[1:], strict=False)
-            if b > a
-        ]
+        [runner.forward([row(token_ids, pages, start=a, stop=b)]) for a, b in itertools.pairwise(bounds) if b > a]
     )
