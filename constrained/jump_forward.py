@@ -40,13 +40,6 @@ class JumpForwardMap:
             state = following
         return state
 
-    def is_final(self, state: int) -> bool:
-        return state in self._final_states
-
-    def has_exit(self, state: int) -> bool:
-        """Whether any byte may follow."""
-        return bool(self._transitions.get(state))
-
     def _run(self, state: int) -> tuple[bytes, int]:
         """The forced bytes and the state they lead to. Every state of a run learns its own rest at once."""
         path: list[tuple[int, int]] = []

@@ -123,11 +123,17 @@ class LLGuidanceBackend(BaseGrammarBackend):
 
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
         """Lark as it is, GBNF translated; the first rule decides which it is."""
-        try:
-            lark = any_to_lark(value)
-        except Exception as error:  # the translator raises bare exceptions of several kinds
-            raise InvalidGrammarError(f"invalid grammar: {_reason(str(error))}") from error
-        return self._compile("grammar", lark if "%llguidance" in lark else _OPTIONS + lark)
+        if value.startswith(_OPTIONS):
+            lark = value.removeprefix(_OPTIONS)
+        else:
+            try:
+                lark = any_to_lark(value)
+            except Exception as error:  # the translator raises bare exceptions of several kinds
+                raise InvalidGrammarError(f"invalid grammar: {_reason(str(error))}") from error
+            lark = lark.replace("%llguidance {}", "", 1)
+        if "%llguidance" in lark:
+            raise InvalidGrammarError("invalid grammar: %llguidance options are set by the server")
+        return self._compile("grammar", _OPTIONS + lark)
 
     def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
         raise refuse(self.name, "structural tags")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -26,8 +27,21 @@ _JSON_WHITESPACE: dict[JsonWhitespace, str] = {
     "any": r"[ \t\r\n]*",
 }
 
-_BYTE_END = 256
-_MASKS_KEPT = 512
+# Every expression is compiled with this byte behind it, and no token that holds it is in the vocabulary: a state is
+# accepting where the byte leads to a final state. Compiled as they are, expressions lose texts: outlines-core 0.2.14
+# drops every step from a final state to one that is not (of "(ab)*" only the empty text is left).
+_END = b"\0"
+_END_PATTERN = r"\x00"
+_STATES_KEPT = 512
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a state of the token index allows. words: [ceil(V / 32)] int32, read-only"""
+
+    words: npt.NDArray[np.int32]
+    is_accepting: bool
+    can_extend: bool
 
 
 class OutlinesGrammar:
@@ -36,26 +50,29 @@ class OutlinesGrammar:
     ``index`` moves by tokens and ``bytes_index`` by bytes: outlines-core builds both from the same expression.
     """
 
-    def __init__(self, index: outlines_core.Index, bytes_index: outlines_core.Index, num_words: int) -> None:
+    def __init__(self, index: outlines_core.Index, bytes_index: outlines_core.Index, vocab_size: int) -> None:
         self.index = index
         self.bytes_index = bytes_index
         self.initial_state: int = index.get_initial_state()
         self.initial_byte_state: int = bytes_index.get_initial_state()
+        self._final_states = frozenset(index.get_final_states())
+        self._vocab_size = vocab_size
+        self._states: LRUCache[int, _State] = LRUCache(maxsize=_STATES_KEPT)
         edges: dict[int, dict[int, int]] = bytes_index.get_transitions()
+        byte_finals = set(bytes_index.get_final_states())
         self.jump_forward = JumpForwardMap(
-            {s: {b: t for b, t in out.items() if b != _BYTE_END} for s, out in edges.items()},
-            bytes_index.get_final_states(),
+            {state: {b: t for b, t in out.items() if b not in (_END[0], 256)} for state, out in edges.items()},
+            [state for state, out in edges.items() if out.get(_END[0]) in byte_finals],
         )
-        self._num_words = num_words
-        self._masks: LRUCache[int, npt.NDArray[np.int32]] = LRUCache(maxsize=_MASKS_KEPT)
 
-    def mask(self, state: int) -> npt.NDArray[np.int32]:
-        """The mask row of an index state. [ceil(V / 32)] int32, read-only"""
-        words = self._masks.get(state)
-        if words is None:
-            words = ids_to_words(self.index.get_allowed_tokens(state) or [], self._num_words)
-            self._masks[state] = words
-        return words
+    def state(self, number: int) -> _State:
+        state = self._states.get(number)
+        if state is None:
+            ids = [i for i in self.index.get_allowed_tokens(number) or [] if i < self._vocab_size]
+            behind = self.index.get_next_state(number, self._vocab_size)
+            words = ids_to_words(ids, (self._vocab_size + 31) // 32)
+            state = self._states[number] = _State(words, behind in self._final_states, bool(ids))
+        return state
 
     @cached_property
     def payload(self) -> bytes:
@@ -72,7 +89,7 @@ class OutlinesObject(BaseGrammarObject):
 
     @property
     def size_bytes(self) -> int:
-        return 3 * len(self.grammar.payload) + _MASKS_KEPT * self.environment.num_mask_words * 4
+        return 3 * len(self.grammar.payload) + _STATES_KEPT * self.environment.num_mask_words * 4
 
     def _accept(self, token_id: int) -> bool:
         state, byte_state = self._states[-1]
@@ -89,13 +106,13 @@ class OutlinesObject(BaseGrammarObject):
         del self._states[-k:]
 
     def _is_accepting(self) -> bool:
-        return self.grammar.jump_forward.is_final(self._states[-1][1])
+        return self.grammar.state(self._states[-1][0]).is_accepting
 
     def _can_extend(self) -> bool:
-        return self.grammar.jump_forward.has_exit(self._states[-1][1])
+        return self.grammar.state(self._states[-1][0]).can_extend
 
     def _fill(self, words: npt.NDArray[np.int32], row: int) -> None:
-        words[row] = self.grammar.mask(self._states[-1][0])
+        words[row] = self.grammar.state(self._states[-1][0]).words
 
     def _forced_bytes(self) -> bytes:
         return self.grammar.jump_forward.forced(self._states[-1][1])
@@ -109,15 +126,16 @@ class OutlinesBackend(BaseGrammarBackend):
 
     @cached_property
     def vocabulary(self) -> outlines_core.Vocabulary:
-        ids_by_bytes: dict[bytes, list[int]] = {}
+        end_id = self.environment.vocab_size
+        ids_by_bytes: dict[bytes, list[int]] = {_END: [end_id]}
         for token_id, token in enumerate(self.environment.matchable_bytes):
-            if token:
+            if token and _END not in token:
                 ids_by_bytes.setdefault(token, []).append(token_id)
-        return outlines_core.Vocabulary(self.environment.eos_token_ids[0], ids_by_bytes)
+        return outlines_core.Vocabulary(end_id + 1, ids_by_bytes)
 
     @cached_property
     def byte_vocabulary(self) -> outlines_core.Vocabulary:
-        return outlines_core.Vocabulary(_BYTE_END, {bytes([b]): [b] for b in range(256)})
+        return outlines_core.Vocabulary(256, {bytes([b]): [b] for b in range(256)})
 
     def warm(self) -> None:
         _ = self.vocabulary
@@ -137,9 +155,10 @@ class OutlinesBackend(BaseGrammarBackend):
         return self.dispatch_regex(pattern)
 
     def dispatch_regex(self, value: str) -> BaseGrammarObject:
+        pattern = f"(?:{value}){_END_PATTERN}"
         try:
-            index = outlines_core.Index(value, self.vocabulary)
-            bytes_index = outlines_core.Index(value, self.byte_vocabulary)
+            index = outlines_core.Index(pattern, self.vocabulary)
+            bytes_index = outlines_core.Index(pattern, self.byte_vocabulary)
         except ValueError as error:
             raise InvalidGrammarError(f"invalid regular expression: {error}") from error
         return self._object(index, bytes_index)
@@ -163,7 +182,7 @@ class OutlinesBackend(BaseGrammarBackend):
             raise GrammarError(f"a compiled grammar cannot be read back: {error}") from error
 
     def _object(self, index: Any, bytes_index: Any) -> BaseGrammarObject:
-        return OutlinesObject(self.environment, OutlinesGrammar(index, bytes_index, self.environment.num_mask_words))
+        return OutlinesObject(self.environment, OutlinesGrammar(index, bytes_index, self.environment.vocab_size))
 
 
 register_grammar_backend(OutlinesBackend.name, OutlinesBackend)
