@@ -45,18 +45,17 @@ class ChoiceAssembler:
     def __init__(self, vocabulary: Vocabulary, *, skip_special_tokens: bool, text_offset: int = 0) -> None:
         self._detokenizer = make_detokenizer(vocabulary, skip_special_tokens=skip_special_tokens)
         self._logprobs = _LogprobQueue(vocabulary, skip_special_tokens=skip_special_tokens, text_offset=text_offset)
-        self.num_tokens = 0
         self.finish: Finish | None = None
 
     def add(self, output: ChoiceOutput) -> ChoiceDelta:
         """What ``output`` makes visible."""
         detokenizer = self._detokenizer
-        text = detokenizer.add(output.token_ids, output.held_bytes)
         finish = output.finish
-        self.num_tokens += len(output.token_ids)
-        if finish is not None:
+        if finish is None:
+            text = detokenizer.add(output.token_ids, output.held_bytes)
+        else:
             self.finish = finish
-            text += detokenizer.finish(finish.num_bytes)
+            text = detokenizer.finish(output.token_ids, finish.num_bytes)
         if output.logprobs is None:
             return ChoiceDelta(text, output.token_ids, (), finish)
         self._logprobs.push(output.logprobs)

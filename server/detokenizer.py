@@ -28,8 +28,8 @@ class Detokenizer(Protocol):
     def add(self, token_ids: Sequence[int], held_bytes: int) -> str:
         """New text to show after ``token_ids``, with the last ``held_bytes`` bytes held back."""
 
-    def finish(self, num_bytes: int | None) -> str:
-        """The rest of the text, cut at ``num_bytes`` bytes of output when given."""
+    def finish(self, token_ids: Sequence[int], num_bytes: int | None) -> str:
+        """The rest of the text after the last ``token_ids``, cut at ``num_bytes`` bytes of output when given."""
 
 
 def make_detokenizer(vocabulary: Vocabulary, *, skip_special_tokens: bool) -> Detokenizer:
@@ -50,21 +50,25 @@ class VisibleDetokenizer:
         self.num_released = 0
 
     def add(self, token_ids: Sequence[int], held_bytes: int) -> str:
-        table, size = self._table, self._size
-        if len(token_ids) == 1 and not held_bytes and not self._held:
+        if len(token_ids) == 1 and not held_bytes and not self._held:  # nearly always
             token_id = token_ids[0]
-            new = table[token_id] if token_id < size else b""
+            new = self._table[token_id] if token_id < self._size else b""
             self.num_bytes += len(new)
             self.num_released = self.num_bytes
             return self._decode(new)
+        self._hold(token_ids)
+        return self._release(max(self.num_bytes - held_bytes, self.num_released))
+
+    def finish(self, token_ids: Sequence[int], num_bytes: int | None) -> str:
+        self._hold(token_ids)
+        end = self.num_bytes if num_bytes is None else max(num_bytes, self.num_released)
+        return self._release(end) + self._decode(b"", True)
+
+    def _hold(self, token_ids: Sequence[int]) -> None:
+        table, size = self._table, self._size
         new = b"".join([table[i] if i < size else b"" for i in token_ids])
         self.num_bytes += len(new)
         self._held += new
-        return self._release(max(self.num_bytes - held_bytes, self.num_released))
-
-    def finish(self, num_bytes: int | None) -> str:
-        end = self.num_bytes if num_bytes is None else max(num_bytes, self.num_released)
-        return self._release(end) + self._decode(b"", True)
 
     def _release(self, end: int) -> str:
         released = self._held[: end - self.num_released]
@@ -89,16 +93,20 @@ class FullDetokenizer:
         self.num_released = 0
 
     def add(self, token_ids: Sequence[int], held_bytes: int) -> str:
+        self._hold(token_ids)
+        return self._release(max(self.num_bytes - held_bytes, self.num_released))
+
+    def finish(self, token_ids: Sequence[int], num_bytes: int | None) -> str:
+        self._hold(token_ids)
+        end = self.num_bytes if num_bytes is None else max(num_bytes, self.num_released)
+        return self._release(end) + self._decode(b"", True)
+
+    def _hold(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
             piece = self._table[token_id] if token_id < len(self._table) else b""
             counts = token_id not in self._special_ids
             self._pending.append((piece, counts))
             self.num_bytes += len(piece) if counts else 0
-        return self._release(max(self.num_bytes - held_bytes, self.num_released))
-
-    def finish(self, num_bytes: int | None) -> str:
-        end = self.num_bytes if num_bytes is None else max(num_bytes, self.num_released)
-        return self._release(end) + self._decode(b"", True)
 
     def _release(self, end: int) -> str:
         released: list[bytes] = []

@@ -74,6 +74,7 @@ class ChatStreamEncoder:
     def __init__(self, shape: ChatAnswerShape, assemblers: Sequence[ChoiceAssembler]) -> None:
         self._shape = shape
         self._assemblers = assemblers
+        self._num_generated = 0
         self._header = shape.header("chat.completion.chunk")
         opening = b"data: " + _encode(self._header)[:-1]
         ending = b',"usage":null' if shape.include_usage else b""
@@ -97,6 +98,7 @@ class ChatStreamEncoder:
         return b""  # chat has no echo
 
     def delta(self, choice: int, delta: ChoiceDelta) -> bytes:
+        self._num_generated += len(delta.token_ids)
         if self._text_only:
             body = self._prefixes[choice] + _encode(delta.text) + self._suffix if delta.text else b""
         elif delta.text or delta.logprobs or (self._shape.return_token_ids and delta.token_ids):
@@ -133,8 +135,7 @@ class ChatStreamEncoder:
     def _chunk(self, choice: dict[str, Any], extra: dict[str, Any] | None = None) -> bytes:
         chunk = {**self._header, "choices": [choice], **(extra or {})}
         if self._shape.continuous_usage:
-            generated = sum(assembler.num_tokens for assembler in self._assemblers)
-            chunk["usage"] = usage_so_far(len(self._shape.prompt_token_ids), generated)
+            chunk["usage"] = usage_so_far(len(self._shape.prompt_token_ids), self._num_generated)
         elif self._shape.include_usage:
             chunk["usage"] = None
         return event(chunk)

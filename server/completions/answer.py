@@ -107,6 +107,7 @@ class CompletionStreamEncoder:
     ) -> None:
         self._shape = shape
         self._assemblers = assemblers
+        self._num_generated = 0
         self._echoes = echoes
         self._header = shape.header()
         opening = b"data: " + _encode(self._header)[:-1]
@@ -138,6 +139,7 @@ class CompletionStreamEncoder:
         )
 
     def delta(self, choice: int, delta: ChoiceDelta) -> bytes:
+        self._num_generated += len(delta.token_ids)
         if self._text_only:
             body = self._prefixes[choice] + _encode(delta.text) + self._suffix if delta.text else b""
         elif delta.text or delta.logprobs or (self._shape.return_token_ids and delta.token_ids):
@@ -175,8 +177,7 @@ class CompletionStreamEncoder:
             "choices": [{"index": choice, "text": text, "logprobs": shown, "finish_reason": None, **extra}],
         }
         if self._shape.continuous_usage:
-            generated = sum(assembler.num_tokens for assembler in self._assemblers)
-            chunk["usage"] = usage_so_far(self._shape.num_prompt_tokens, generated)
+            chunk["usage"] = usage_so_far(self._shape.num_prompt_tokens, self._num_generated)
         elif self._shape.include_usage:
             chunk["usage"] = None
         return event(chunk)
