@@ -53,12 +53,22 @@ class ItemGroup:
 
 @dataclass(frozen=True)
 class NeededKey:
-    """Some key in ``language`` (``None``: any) outside ``excluded`` has a value for which ``literal`` holds."""
+    """Some key in ``language`` (``None``: any) outside ``excluded`` has a value for which ``literals`` hold."""
 
     language: Node | None
     excluded: frozenset[str]
-    literal: Literal | None
+    literals: tuple[Literal, ...]
     pointer: str
+
+
+@dataclass(frozen=True)
+class Unevaluated:
+    """``literal`` holds of what nothing within ``scope`` has looked at."""
+
+    scope: int
+    outer: Scopes
+    """Scopes around, for which everything here then counts as looked at."""
+    literal: Literal
 
 
 @dataclass
@@ -89,8 +99,8 @@ class Conjunction:
     needed_keys: tuple[NeededKey, ...] = ()
     min_properties: int = 0
     max_properties: int | None = None
-    unevaluated_properties: tuple[tuple[int, Literal], ...] = ()
-    unevaluated_items: tuple[tuple[int, Literal], ...] = ()
+    unevaluated_properties: tuple[Unevaluated, ...] = ()
+    unevaluated_items: tuple[Unevaluated, ...] = ()
     seen: frozenset[tuple[Literal, Scopes]] = field(default=frozenset())
     pointers: dict[str, str] = field(default_factory=dict)
     """Where the keyword named was last met, for messages."""

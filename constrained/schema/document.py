@@ -165,7 +165,10 @@ class Document:
         SchemaError
             The reference leaves the document or points nowhere.
         """
-        uri, fragment = urldefrag(urljoin(node.base, reference))
+        if reference.startswith("#"):
+            uri, fragment = node.base, reference[1:]  # urljoin knows no urn:
+        else:
+            uri, fragment = urldefrag(urljoin(node.base, reference))
         resource = self._resources.get(uri) or self._resources.get(uri.rstrip("#"))
         if resource is None:
             raise SchemaError(

@@ -165,10 +165,11 @@ def _array_shape(conjunction: Conjunction) -> Iterator[Shape]:
 
 
 def _unevaluated(conjunction: Conjunction) -> Iterator[ItemGroup]:
-    for scope, literal in conjunction.unevaluated_items:
-        groups = [group for group in conjunction.item_groups if scope in group.scopes]
-        if any(group.rest is not None for group in groups):
+    for one in conjunction.unevaluated_items:
+        groups = [group for group in conjunction.item_groups if one.scope in group.scopes]
+        is_covered = any(one.scope in other.outer for other in conjunction.unevaluated_items)
+        if is_covered or any(group.rest is not None for group in groups):
             continue
         length = max((len(group.prefix) for group in groups), default=0)
         known = max(groups, key=lambda group: len(group.prefix)).prefix if groups else ()
-        yield ItemGroup(known[:length], literal)
+        yield ItemGroup(known[:length], one.literal)

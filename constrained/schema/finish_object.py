@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_KEY_CLASSES = 128
 _MAX_LISTED_KEYS = 64
+_MAX_PLACES = 64
 
 
 def object_shapes(solver: Solver, conjunction: Conjunction) -> Iterator[ObjectShape]:
@@ -75,42 +76,53 @@ def _closing(solver: Solver, groups: list[PropertyGroup]) -> list[PropertyGroup]
 
 
 def _unevaluated(conjunction: Conjunction) -> Iterator[PropertyGroup]:
-    for scope, literal in conjunction.unevaluated_properties:
-        groups = [group for group in conjunction.property_groups if scope in group.scopes]
-        inner = any(
-            scope in group.scopes and other in group.scopes and group.scopes.index(other) > group.scopes.index(scope)
-            for other, _ in conjunction.unevaluated_properties
-            for group in conjunction.property_groups
-        )
-        if inner or any(group.additional is not None for group in groups):
+    for one in conjunction.unevaluated_properties:
+        groups = [group for group in conjunction.property_groups if one.scope in group.scopes]
+        is_covered = any(one.scope in other.outer for other in conjunction.unevaluated_properties)
+        if is_covered or any(group.additional is not None for group in groups):
             continue
-        properties = {name: one for group in groups for name, one in group.properties.items()}
-        yield PropertyGroup(properties, tuple(one for group in groups for one in group.patterns), literal)
+        properties = {name: literal for group in groups for name, literal in group.properties.items()}
+        yield PropertyGroup(properties, tuple(pair for group in groups for pair in group.patterns), one.literal)
 
 
-_Placed = tuple[dict[str, Literal], dict[str, None], NeededKey | None]
+_Placed = tuple[dict[str, list[Literal]], dict[str, None], tuple[NeededKey, ...]]
 
 
 def _place_needed(conjunction: Conjunction, names: list[str]) -> Iterator[_Placed]:
-    """Ways in which the keys that must exist can be declared ones or, one of them, an undeclared one."""
-    options: list[tuple[dict[str, list[Literal]], dict[str, None], tuple[NeededKey, ...]]] = [({}, {}, ())]
+    """Ways in which the keys that must exist can be declared ones, or undeclared ones, in every order."""
+    options: list[_Placed] = [({}, {}, ())]
     for needed in conjunction.needed_keys:
-        grown = [(literals, required, (*open_keys, needed)) for literals, required, open_keys in options]
+        grown = [
+            (literals, required, (*open_keys[:at], needed, *open_keys[at:]))
+            for literals, required, open_keys in options
+            for at in range(len(open_keys) + 1)
+        ]
+        grown += [
+            (literals, required, (*open_keys[:at], _merged(open_keys[at], needed), *open_keys[at + 1 :]))
+            for literals, required, open_keys in options
+            for at in range(len(open_keys))
+        ]
         for name in names:
             if name in needed.excluded or (needed.language is not None and not matches(needed.language, name)):
                 continue
             for literals, required, open_keys in options:
-                own = [needed.literal] if needed.literal is not None else []
-                merged = {**literals, name: [*literals.get(name, []), *own]}
+                merged = {**literals, name: [*literals.get(name, []), *needed.literals]}
                 grown.append((merged, {**required, name: None}, open_keys))
         options = grown
-    for literals, required, open_keys in options:
-        if len(open_keys) > 1:
-            raise UnenforceableError("two undeclared keys that must exist at once are not supported", open_keys[0].pointer)
-        if any(len(one) > 1 for one in literals.values()):
-            raise UnenforceableError("one key that breaks two rules at once is not supported", open_keys[0].pointer)
-        flat = {name: one[0] for name, one in literals.items() if one}
-        yield flat, required, open_keys[0] if open_keys else None
+        if len(options) > _MAX_PLACES:
+            raise UnenforceableError("too many keys that must exist at once", needed.pointer)
+    yield from options
+
+
+def _merged(one: NeededKey, other: NeededKey) -> NeededKey:
+    """One key that answers both needs."""
+    languages = [language for language in (one.language, other.language) if language is not None]
+    return NeededKey(
+        tree.both(languages) if languages else None,
+        one.excluded | other.excluded,
+        one.literals + other.literals,
+        one.pointer,
+    )
 
 
 def _shape(
@@ -119,17 +131,15 @@ def _shape(
     groups: list[PropertyGroup],
     languages: list[Node],
     names: list[str],
-    extra_literals: dict[str, Literal],
+    extra_literals: dict[str, list[Literal]],
     required: dict[str, None],
-    needed: NeededKey | None,
+    needed: tuple[NeededKey, ...],
 ) -> ObjectShape | None:
     from constrained.schema.finish import goal_of, is_plainly_empty
 
     properties: list[Property] = []
     for name in names:
-        literals = list(_literals_for(name, groups))
-        if name in extra_literals:
-            literals.append(extra_literals[name])
+        literals = [*_literals_for(name, groups), *extra_literals.get(name, [])]
         goal = goal_of(literals)
         possible = name not in conjunction.absent and all(matches(language, name) for language in languages)
         if not possible or is_plainly_empty(goal):
@@ -142,17 +152,17 @@ def _shape(
     if taken:
         base.append(tree.complement(tree.literals(taken)))
     extra = [KeyClass(tree.both([*parts, *base]), goal) for parts, goal in _key_classes(groups, conjunction)]
-    needed_extra = None
-    if needed is not None:
-        needed_extra = _needed_class(needed, extra)
-        if needed_extra is None:
-            return None
+    needed_extra = tuple(one for one in (_needed_class(key, extra) for key in needed) if one is not None)
+    if len(needed_extra) < len(needed):
+        return None
     least, most = conjunction.min_properties, conjunction.max_properties
     if most is not None and most < max(least, len(required)):
         return None
     if least > len(properties) and not extra:
         return None
-    pointer = next((conjunction.pointers[k] for k in ("minProperties", "maxProperties") if k in conjunction.pointers), "")
+    pointer = next(
+        (conjunction.pointers[k] for k in ("minProperties", "maxProperties") if k in conjunction.pointers), ""
+    )
     return ObjectShape(tuple(properties), tuple(extra), least, most, needed_extra, pointer)
 
 
@@ -180,11 +190,7 @@ def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[
             raise UnenforceableError("too many overlapping patternProperties", pointer)
     by_goal: dict[Goal, list[tuple[Node, ...]]] = {}
     for subset in subsets:
-        goal = goal_of(
-            literal
-            for group in groups
-            for literal in _class_literals(subset, group)
-        )
+        goal = goal_of(literal for group in groups for literal in _class_literals(subset, group))
         by_goal.setdefault(goal, []).append(subset)
     classes = []
     for goal, members in by_goal.items():
@@ -213,11 +219,10 @@ def _needed_class(needed: NeededKey, extra: list[KeyClass]) -> KeyClass | None:
     wanted = [needed.language] if needed.language is not None else []
     if needed.excluded:
         wanted.append(tree.complement(tree.literals(sorted(needed.excluded))))
-    options = [
-        KeyClass(tree.both([*wanted, one.language]), one.goal | ({needed.literal} if needed.literal else set()))
-        for one in extra
-    ]
+    options = [KeyClass(tree.both([*wanted, one.language]), one.goal.union(needed.literals)) for one in extra]
     options = [one for one in options if is_empty(one.language) is not True]
     if len(options) > 1:
-        raise UnenforceableError("a key that must exist and may match several patterns is not supported", needed.pointer)
+        raise UnenforceableError(
+            "a key that must exist and may match several patterns is not supported", needed.pointer
+        )
     return options[0] if options else None

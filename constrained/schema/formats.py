@@ -1,7 +1,7 @@
 """Languages of the ``format`` values that the drafts define.
 
 Each accepts only what its defining document allows; where the exact language is no practical regular one, a documented
-part of it (``email`` without quoted local parts, ``date`` with 29 February in leap years only).
+part of it (``email`` without quoted local parts, ``regex`` with groups three deep, leap seconds at whole and half hours).
 """
 
 from __future__ import annotations
@@ -19,28 +19,41 @@ _DATE = (
 )
 _FRACTION = r"(?:\.[0-9]{1,9})?"
 _OFFSET = r"(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-# A leap second exists at 23:59:60 UTC only; the spelling with an offset would need arithmetic.
-_TIME = (
-    rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}{_OFFSET}"
-    rf"|23:59:60{_FRACTION}(?:[zZ]|[+-]00:00))"
-)
+
+
+def _leap_seconds() -> str:
+    """23:59:60 UTC in each offset of whole and half hours."""
+    options = ["23:59:60{fraction}(?:[zZ]|[+-]00:00)"]
+    for minutes in range(30, 24 * 60, 30):
+        offset = f"{minutes // 60:02}:{minutes % 60:02}"
+        for sign, shift in (("\\+", minutes), ("-", -minutes)):
+            local = (23 * 60 + 59 + shift) % (24 * 60)
+            options.append(f"{local // 60:02}:{local % 60:02}:60{{fraction}}{sign}{offset}")
+    return "|".join(options).replace("{fraction}", _FRACTION)
+
+
+_TIME = rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}{_OFFSET}|{_leap_seconds()})"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
 _H16 = r"[0-9a-fA-F]{1,4}"
 _LS32 = rf"(?:{_H16}:{_H16}|{_IPV4})"
-_IPV6 = "(?:" + "|".join(
-    [
-        rf"(?:{_H16}:){{6}}{_LS32}",
-        rf"::(?:{_H16}:){{5}}{_LS32}",
-        rf"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
-        rf"(?:(?:{_H16}:)?{_H16})?::(?:{_H16}:){{3}}{_LS32}",
-        rf"(?:(?:{_H16}:){{0,2}}{_H16})?::(?:{_H16}:){{2}}{_LS32}",
-        rf"(?:(?:{_H16}:){{0,3}}{_H16})?::{_H16}:{_LS32}",
-        rf"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
-        rf"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
-        rf"(?:(?:{_H16}:){{0,6}}{_H16})?::",
-    ]
-) + ")"
+_IPV6 = (
+    "(?:"
+    + "|".join(
+        [
+            rf"(?:{_H16}:){{6}}{_LS32}",
+            rf"::(?:{_H16}:){{5}}{_LS32}",
+            rf"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
+            rf"(?:(?:{_H16}:)?{_H16})?::(?:{_H16}:){{3}}{_LS32}",
+            rf"(?:(?:{_H16}:){{0,2}}{_H16})?::(?:{_H16}:){{2}}{_LS32}",
+            rf"(?:(?:{_H16}:){{0,3}}{_H16})?::{_H16}:{_LS32}",
+            rf"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
+            rf"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
+            rf"(?:(?:{_H16}:){{0,6}}{_H16})?::",
+        ]
+    )
+    + ")"
+)
 _UNRESERVED = r"a-zA-Z0-9\-._~"
 _SUB = r"!$&'()*+,;="
 _PERCENT = r"%[0-9a-fA-F]{2}"
@@ -48,7 +61,7 @@ _PERCENT = r"%[0-9a-fA-F]{2}"
 
 def _uri_parts(extra: str) -> dict[str, str]:
     pchar = rf"(?:[{_UNRESERVED}{_SUB}:@{extra}]|{_PERCENT})"
-    host = rf"(?:\[(?:{_IPV6}|[vV][0-9a-fA-F]+\.[{_UNRESERVED}{_SUB}:]+)\]|(?:[{_UNRESERVED}{_SUB}{extra}]|{_PERCENT})*)"
+    host = rf"(?:\[(?:{_IPV6}(?:%25(?:[{_UNRESERVED}]|{_PERCENT})+)?|[vV][0-9a-fA-F]+\.[{_UNRESERVED}{_SUB}:]+)\]|(?:[{_UNRESERVED}{_SUB}{extra}]|{_PERCENT})*)"
     authority = rf"(?:(?:[{_UNRESERVED}{_SUB}:{extra}]|{_PERCENT})*@)?{host}(?::[0-9]*)?"
     segments = rf"(?:/{pchar}*)*"
     absolute = rf"/(?:{pchar}+{segments})?"
@@ -61,11 +74,31 @@ def _uri_parts(extra: str) -> dict[str, str]:
 
 
 _URI = _uri_parts("")
-_IRI = _uri_parts(r"\u{a0}-\u{d7ff}\u{f900}-\u{fdcf}\u{fdf0}-\u{ffef}\u{10000}-\u{1fffd}\u{20000}-\u{2fffd}\u{30000}-\u{3fffd}")
+_IRI = _uri_parts(
+    r"\u{a0}-\u{d7ff}\u{f900}-\u{fdcf}\u{fdf0}-\u{ffef}\u{10000}-\u{1fffd}\u{20000}-\u{2fffd}\u{30000}-\u{3fffd}"
+)
 _ATEXT = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]"
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?"
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _DURATION_DATE = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_VARIABLE = r"(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})+(?:\.(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})+)*(?::[1-9][0-9]{0,3}|\*)?"
+# Regular expressions with groups up to three deep; quantifiers only behind something to repeat.
+_CLASS_MEMBER = r"(?:[^\\\]\[\-]|\\(?:[dDwWsSbtnvfr0]|[^a-zA-Z0-9_]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}))"
+_QUANTIFIER = r"(?:(?:[*+?]|\{[0-9]{1,4}(?:,)?\})\??)?"
+_ATOM = (
+    r"(?:[^\\()\[\]{}|*+?^$]|\\(?:[dDwWsStnvfr]|[^a-zA-Z0-9_]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})"
+    rf"|\[\^?(?:0-9|a-z|A-Z|{_CLASS_MEMBER})+-?\])"
+)
+
+
+def _regex_of_regexes() -> str:
+    sequence = rf"(?:\^|\$|{_ATOM}{_QUANTIFIER})*"
+    for _ in range(3):
+        group = rf"\((?:\?[:=!])?{sequence}(?:\|{sequence})*\)"
+        sequence = rf"(?:\^|\$|(?:{_ATOM}|{group}){_QUANTIFIER})*"
+    return rf"{sequence}(?:\|{sequence})*"
+
+
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 
 _PATTERNS: dict[str, str] = {
@@ -79,16 +112,20 @@ _PATTERNS: dict[str, str] = {
     "iri": _IRI["full"],
     "iri-reference": _IRI["reference"],
     "json-pointer": _POINTER,
+    "regex": _regex_of_regexes(),
     "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
     "time": _TIME,
     "uri": _URI["full"],
     "uri-reference": _URI["reference"],
+    "uri-template": r"(?:[^\x00-\x20\x22'%<>\\^`{|}\x7f]|%[0-9a-fA-F]{2}"
+    rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*",
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
 }
+_PATTERNS["idn-email"] = _PATTERNS["email"]
 _PATTERNS["ip-address"] = _PATTERNS["ipv4"]
 _PATTERNS["host-name"] = _PATTERNS["hostname"]
 
-UNENFORCED_FORMATS = frozenset({"color", "idn-email", "idn-hostname", "regex", "uri-template"})
+UNENFORCED_FORMATS = frozenset({"idn-hostname"})
 """Defined by a draft, but not enforced here; any name outside both tables is an annotation, as the drafts say."""
 
 

@@ -115,22 +115,13 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "required": (_is_string_list, "a list of property names"),
     "uniqueItems": (lambda v: isinstance(v, bool), "true or false"),
 }
-_CHECKS |= {name: (_is_schema, "a schema (an object or a boolean)") for name in SUBSCHEMA}
-_CHECKS |= {name: (_is_schema_list, "a list of at least one schema") for name in SUBSCHEMA_LISTS}
-_CHECKS |= {name: (_is_schema_map, "an object whose values are schemas") for name in SUBSCHEMA_MAPS}
-_CHECKS |= {
-    name: (_is_count, "a whole number of at least zero")
-    for name in (
-        "maxContains",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-    )
-}
+_CHECKS |= dict.fromkeys(SUBSCHEMA, (_is_schema, "a schema (an object or a boolean)"))
+_CHECKS |= dict.fromkeys(SUBSCHEMA_LISTS, (_is_schema_list, "a list of at least one schema"))
+_CHECKS |= dict.fromkeys(SUBSCHEMA_MAPS, (_is_schema_map, "an object whose values are schemas"))
+_CHECKS |= dict.fromkeys(
+    ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties"),
+    (_is_count, "a whole number of at least zero"),
+)
 
 
 def type_complaint(keyword: str, value: object) -> str | None:

@@ -43,7 +43,13 @@ def array_body(writer: LarkWriter, shape: ArrayShape) -> str | None:
     if high is not None and shape.min_items > high:
         return None
     trimmed = ArrayShape(
-        tuple(prefix), rest, shape.min_items, high, shape.contains, shape.is_unique and high not in (0, 1), shape.pointer
+        tuple(prefix),
+        rest,
+        shape.min_items,
+        high,
+        shape.contains,
+        shape.is_unique and high not in (0, 1),
+        shape.pointer,
     )
     if trimmed.is_unique:
         return _distinct(writer, trimmed)
@@ -175,9 +181,7 @@ def _distinct(writer: LarkWriter, shape: ArrayShape) -> str | None:
     if shape.contains:
         raise UnenforceableError("uniqueItems together with contains cannot be enforced", shape.pointer)
     goals = list(shape.prefix) + ([shape.rest] if shape.rest is not None else [])
-    if shape.rest is None and all(
-        not writer.solver.is_inhabited(one | other) for one, other in combinations(goals, 2)
-    ):
+    if shape.rest is None and all(not writer.solver.is_inhabited(one | other) for one, other in combinations(goals, 2)):
         return _plain(writer, shape)
     values = _listed(writer, goals[0]) if len(goals) == 1 else None
     if values is None or shape.prefix:

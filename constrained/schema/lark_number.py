@@ -101,6 +101,9 @@ def _native(writer: LarkWriter, shape: NumberShape) -> str:
         raise UnenforceableError("multipleOf cannot be enforced together with excluded numbers", shape.pointer)
     schema: dict[str, object] = {"type": "integer" if not shape.takes_fractions else "number"}
     whole = [int(step) for step in shape.multiples if step == step.to_integral_value()]
+    if not shape.takes_fractions:
+        # A whole number is a multiple of p/q, in lowest terms, exactly if it is one of p.
+        whole = [step.as_integer_ratio()[0] for step in shape.multiples]
     if len(whole) == len(shape.multiples):
         schema["multipleOf"] = lcm(*whole)
     elif len(shape.multiples) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,26 +67,24 @@ def object_body(writer: LarkWriter, shape: ObjectShape) -> str | None:
             return None
     classes = [one for one in shape.extra if solver.is_inhabited(one.goal)]
     extra = " | ".join(f"{writer.key_class(one.language)} {writer.value(one.goal)}" for one in classes)
-    needed = None
-    if shape.needed_extra is not None:
-        if not solver.is_inhabited(shape.needed_extra.goal):
-            return None
-        needed = f"{writer.key_class(shape.needed_extra.language)} {writer.value(shape.needed_extra.goal)}"
-    return _Members(writer, shape, pairs, extra and writer.rule(extra), needed and writer.rule(needed)).body()
+    if not all(solver.is_inhabited(one.goal) for one in shape.needed_extra):
+        return None
+    needed = [writer.rule(f"{writer.key_class(one.language)} {writer.value(one.goal)}") for one in shape.needed_extra]
+    return _Members(writer, shape, pairs, extra and writer.rule(extra), needed).body()
 
 
 class _Members:
     """The members of one object, counted only as far as its bounds ask."""
 
     def __init__(
-        self, writer: LarkWriter, shape: ObjectShape, pairs: list[_Pair], extra: str, needed: str | None
+        self, writer: LarkWriter, shape: ObjectShape, pairs: list[_Pair], extra: str, needed: list[str]
     ) -> None:
         self.writer = writer
         self.pairs = pairs
         self.extra = extra
         self.needed = needed
         self.pointer = shape.pointer
-        required = sum(one.is_required for one in pairs) + (needed is not None)
+        required = sum(one.is_required for one in pairs) + len(needed)
         self.low = shape.min_properties if shape.min_properties > required else 0
         self.high = shape.max_properties
         if self.high is not None and not extra and self.high >= len(pairs):
@@ -96,9 +95,7 @@ class _Members:
             raise UnenforceableError("minProperties or maxProperties on so many properties", shape.pointer)
         if self.low > 1 and extra:
             # A context-free grammar cannot compare keys that it does not know beforehand.
-            writer.solver.notice(
-                shape.pointer, "a repeated undeclared key counts each time towards minProperties"
-            )
+            writer.solver.notice(shape.pointer, "a repeated undeclared key counts each time towards minProperties")
 
     def count(self, count: int) -> int:
         """Counts that no bound tells apart are one."""
@@ -119,7 +116,7 @@ class _Members:
         if options:
             members = options[0] if len(options) == 1 else writer.rule(" | ".join(options))
             body.append(f"{writer.open_object} {members} {writer.close_object}")
-        if self.low == 0 and self.needed is None and not any(one.is_required for one in self.pairs):
+        if self.low == 0 and not self.needed and not any(one.is_required for one in self.pairs):
             body.append(writer.empty_object)
         return " | ".join(body) or None
 
@@ -166,24 +163,40 @@ class _Members:
         low = max(self.low - count, 0)
         high = None if self.high is None else self.high - count
         if not self.extra:
-            return None if low > 0 or self.needed is not None else [""]
-        if self.needed is None:
+            return None if low > 0 or self.needed else [""]
+        if not self.needed:
             if high is not None and low > high:
                 return None
             return separated(self.writer.comma, [Segment(self.extra, low, high)], is_first=is_first)
-        if high is not None and high < max(low, 1):
+        return self._extras_with_needed(low, high, is_first=is_first)
+
+    def _extras_with_needed(self, low: int, high: int | None, *, is_first: bool) -> list[str] | None:
+        """Needed keys in their order, others between them, counted where a bound asks."""
+        count = len(self.needed)
+        if high is not None and high < max(low, count):
             return None
         if max(low, high or 0) > _MAX_NEEDED_COUNT:
             raise UnenforceableError("a bound on the number of properties this large", self.pointer)
         options: list[str] = []
-        for before in range(max(low, 1) if high is None else high):
-            last = high is None and before == max(low, 1) - 1
-            after_low = max(low - 1 - before, 0)
-            after_high = None if high is None else high - 1 - before
-            segments = [
-                Segment(self.extra, before, None if last else before),
-                Segment(self.needed, 1, 1),
-                Segment(self.extra, after_low, after_high),
-            ]
-            options += separated(self.writer.comma, segments, is_first=is_first)
+        # ``spare`` others are spread over the gaps before and behind the needed keys.
+        spares = range(max(low - count, 0), (max(low - count, 0) if high is None else high - count) + 1)
+        for spare in spares:
+            for gaps in _spread(spare, count + 1):
+                segments: list[Segment] = []
+                for gap, needed in zip(gaps, [*self.needed, ""], strict=True):
+                    segments.append(Segment(self.extra, gap, None if high is None else gap))
+                    if needed:
+                        segments.append(Segment(needed, 1, 1))
+                options += separated(self.writer.comma, segments, is_first=is_first)
+        if len(options) > _MAX_COUNTED_STATES:
+            raise UnenforceableError("so many ways to place the keys that must exist", self.pointer)
         return options
+
+
+def _spread(total: int, places: int) -> Iterator[tuple[int, ...]]:
+    if places == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _spread(total - first, places - 1):
+            yield (first, *rest)

@@ -181,12 +181,12 @@ def _properties(context: _Context, _: Any) -> Options:
     pointer = context.node.pointer
     for language, literal in group.patterns:
         if literal.node.value is not True:
-            needed = NeededKey(language, frozenset(), _negated(literal), f"{pointer}/patternProperties")
+            needed = NeededKey(language, frozenset(), (_negated(literal),), f"{pointer}/patternProperties")
             options.append(_when(_OBJECT, _adds_needed(needed)))
     if group.additional is not None and group.additional.node.value is not True:
         others = tree.complement(tree.either(language for language, _ in group.patterns)) if group.patterns else None
         place = f"{pointer}/additionalProperties"
-        needed = NeededKey(others, frozenset(group.properties), _negated(group.additional), place)
+        needed = NeededKey(others, frozenset(group.properties), (_negated(group.additional),), place)
         options.append(_when(_OBJECT, _adds_needed(needed)))
     return options
 
@@ -211,7 +211,7 @@ def _property_names(context: _Context, value: Any) -> Options:
 
     goal = frozenset({context.literal("propertyNames", is_positive=False)})
     language = string_language(context.solver, goal)
-    needed = NeededKey(language, frozenset(), None, f"{context.node.pointer}/propertyNames")
+    needed = NeededKey(language, frozenset(), (), f"{context.node.pointer}/propertyNames")
     return [_when(_OBJECT, _adds_needed(needed))]
 
 

@@ -23,7 +23,7 @@ _NONZERO_DIGITS = tree.concat([_DIGITS, tree.Chars(charset.normalise([(0x31, 0x3
 _NOT_WHOLE = full_language(r"-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*")
 
 ANY_INTEGER = full_language(r"0|-?[1-9][0-9]*")
-ANY_NUMBER = full_language(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+ANY_NUMBER = full_language(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?0{0,8}[0-9]{1,3})?")
 MAX_BOUND_DIGITS = 400
 
 
@@ -157,9 +157,7 @@ def _fraction_at_least(digits: str, is_exclusive: bool) -> Node:
     node = _NONZERO_DIGITS if is_exclusive else _DIGITS
     for digit in reversed(digits):
         value = int(digit)
-        node = tree.either(
-            [tree.concat([_span(value + 1, 9), _DIGITS]), tree.concat([_span(value, value), node])]
-        )
+        node = tree.either([tree.concat([_span(value + 1, 9), _DIGITS]), tree.concat([_span(value, value), node])])
     return node
 
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from constrained.schema import keywords
-from constrained.schema.conjunction import ATOMS, SCALARS, Conjunction, ItemGroup, PropertyGroup, atoms_of
+from constrained.schema.conjunction import ATOMS, SCALARS, Conjunction, ItemGroup, PropertyGroup, Unevaluated, atoms_of
 from constrained.schema.document import SchemaNode, unsupported
 from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.formats import UNENFORCED_FORMATS, format_language
@@ -75,15 +75,15 @@ class _Context:
 
     def open_scope(self) -> list[Work]:
         """Everything applied in place from here counts as evaluated for ``unevaluated…``."""
-        scope = self.solver.new_scope()
-        self.scopes = (*self.scopes, scope)
+        scope, outer = self.solver.new_scope(), self.scopes
+        self.scopes = (*outer, scope)
         work: list[Work] = []
         if "unevaluatedProperties" in self.value:
-            properties = self.child("unevaluatedProperties")
-            work.append(Apply(lambda c: _append_unevaluated(c, "unevaluated_properties", scope, properties)))
+            properties = Unevaluated(scope, outer, self.child("unevaluatedProperties"))
+            work.append(Apply(lambda c: setattr(c, "unevaluated_properties", (*c.unevaluated_properties, properties))))
         if "unevaluatedItems" in self.value:
-            items = self.child("unevaluatedItems")
-            work.append(Apply(lambda c: _append_unevaluated(c, "unevaluated_items", scope, items)))
+            items = Unevaluated(scope, outer, self.child("unevaluatedItems"))
+            work.append(Apply(lambda c: setattr(c, "unevaluated_items", (*c.unevaluated_items, items))))
         return work
 
     def reference(self, keyword: str) -> Iterator[Work]:
@@ -107,10 +107,6 @@ class _Context:
                 keyword,
             )
         return target
-
-
-def _append_unevaluated(conjunction: Conjunction, name: str, scope: int, literal: Literal) -> None:
-    setattr(conjunction, name, (*getattr(conjunction, name), (scope, literal)))
 
 
 def pattern_language(solver: Solver, pattern: str, node: SchemaNode, keyword: str) -> Node:
@@ -240,13 +236,27 @@ def _not(context: _Context, value: Any) -> list[Work]:
 def _if(context: _Context, value: Any) -> list[Work]:
     if "then" not in context.value and "else" not in context.value and not context.scopes:
         return []
-    holds: list[Work] = [context.in_place(context.child("if"))]
+    holds: list[Work] = [*_presence(context, value), context.in_place(context.child("if"))]
     fails: list[Work] = [Step(context.child("if", is_positive=False), (), context.ancestors)]
     if "then" in context.value:
         holds.append(context.in_place(context.child("then")))
     if "else" in context.value:
         fails.append(context.in_place(context.child("else")))
     return [Choice([holds, fails], context.pointer("if"))]
+
+
+def _presence(context: _Context, condition: Any) -> list[Work]:
+    """Part a condition on one optional property into "absent" and "present".
+
+    It says no more than the condition does, but keeps a row of conditions on one property from multiplying: each then
+    contradicts all others at once.
+    """
+    if not isinstance(condition, dict) or len(condition.get("properties", {})) != 1 or condition.get("required"):
+        return []
+    (name,) = condition["properties"]
+    absent = Apply(lambda c: setattr(c, "absent", c.absent | {name}))
+    present = Apply(lambda c: c.require(name))
+    return [_unless_object(context, [[absent], [present]], "if")]
 
 
 def _dependent_required(context: _Context, value: dict[str, list[str]]) -> list[Work]:
@@ -320,8 +330,7 @@ def _first_of(*names: str) -> Callable[[Callable[[_Context, Any], list[Work]]], 
 
 def _property_names(context: _Context, value: Any) -> list[Work]:
     literal = context.child("propertyNames")
-    return context.limit(lambda c: setattr(c, "name_literals", (*c.name_literals, literal)), "propertyNames"
-    )
+    return context.limit(lambda c: setattr(c, "name_literals", (*c.name_literals, literal)), "propertyNames")
 
 
 def item_group(solver: Solver, node: SchemaNode) -> ItemGroup:
@@ -364,6 +373,15 @@ def _format(context: _Context, value: str) -> list[Work]:
         raise unsupported(f"the format {value!r} cannot be enforced", context.node, "format")
     context.solver.notice(context.pointer("format"), f"no draft defines the format {value!r}: taken as an annotation")
     return []
+
+
+def _content(context: _Context, value: Any, keyword: str = "contentMediaType") -> list[Work]:
+    """Assertions up to draft 7, where a validator may make them; annotations since."""
+    if context.node.draft in (2019, 2020):
+        return []
+    raise unsupported(
+        "the content of a string is not checked; leave this out, or name a newer $schema", context.node, keyword
+    )
 
 
 def _minimum(context: _Context, value: Any) -> list[Work]:
@@ -413,6 +431,8 @@ _HANDLERS: dict[str, Handler] = {
     "anyOf": _any_of,
     "const": _const,
     "contains": _contains,
+    "contentEncoding": lambda x, v: _content(x, v, "contentEncoding"),
+    "contentMediaType": _content,
     "dependencies": _dependencies,
     "dependentRequired": _dependent_required,
     "dependentSchemas": _dependent_schemas,

@@ -5,13 +5,10 @@ from __future__ import annotations
 from constrained.schema.document import Document
 from constrained.schema.errors import SchemaError
 from constrained.schema.lark import LarkWriter
-from constrained.schema.prepared import PreparedGrammar, PrepareOptions
+from constrained.schema.prepared import LARK_HEADER, PreparedGrammar, PrepareOptions
 from constrained.schema.shapes import Literal
 from constrained.schema.solver import Solver
 from constrained.spec import GrammarSpec
-
-LARK_HEADER = '%llguidance {"no_forcing": true}\n'
-"""Every legal spelling of a forced text stays legal; proposing the canonical one is the drafter's business."""
 
 
 def prepare(spec: GrammarSpec, options: PrepareOptions | None = None) -> PreparedGrammar:
@@ -34,7 +31,7 @@ def prepare(spec: GrammarSpec, options: PrepareOptions | None = None) -> Prepare
     size = len(spec.value.encode("utf-8", "surrogatepass"))
     if size > options.limits.max_bytes:
         raise SchemaError(f"the constraint is {size:,} bytes long; the limit is {options.limits.max_bytes:,}")
-    if "\0" in spec.value:
+    if "\0" in spec.value and spec.kind != "regex":
         raise SchemaError(f"the constraint holds a NUL character at position {spec.value.index(chr(0))}")
     try:
         return _PREPARE[spec.kind](spec, backend, options)

@@ -9,6 +9,9 @@ import msgspec
 PreparedKind = Literal["json_schema", "regex", "ebnf", "lark", "structural_tag"]
 JsonWhitespace = Literal["compact", "bounded", "any"]
 
+LARK_HEADER = '%llguidance {"no_forcing": true}\n'
+"""Every legal spelling of a forced text stays legal; proposing the canonical one is the drafter's business."""
+
 
 class Notice(msgspec.Struct, frozen=True):
     """Something a client should know about how its constraint is served."""

@@ -8,7 +8,8 @@ from constrained.schema.pattern.derivative import is_empty
 from constrained.schema.pattern.language import full_language
 from constrained.schema.pattern.parser import PatternSyntaxError, PatternUnsupportedError
 from constrained.schema.pattern.render import lark_terminal, rust_regex
-from constrained.schema.prepared import PreparedGrammar, PrepareOptions
+from constrained.schema.pattern.tree import Node
+from constrained.schema.prepared import LARK_HEADER, PreparedGrammar, PrepareOptions
 from constrained.spec import GrammarSpec
 
 _DOT_EXCLUDES = charset.of("\n")
@@ -26,7 +27,7 @@ def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> P
     if len(pattern.encode("utf-8", "surrogatepass")) > 10 * limits.max_pattern_bytes:
         raise SchemaError(f"the pattern is longer than {10 * limits.max_pattern_bytes:,} bytes")
     try:
-        language = full_language(pattern, _DOT_EXCLUDES)
+        language = full_language(pattern, _DOT_EXCLUDES, more_escapes=True)
     except PatternUnsupportedError as error:
         raise UnenforceableError(f"the pattern cannot be enforced: {error}") from None
     except PatternSyntaxError as error:
@@ -37,10 +38,15 @@ def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> P
         )
     if language == tree.NOTHING or is_empty(language):
         raise SchemaError("no text matches the pattern")
+    if pattern.startswith("(?") and _takes_only_empty(language):
+        raise SchemaError("the pattern matches the empty text alone: a look-ahead needs something behind it to match")
     if backend in ("xgrammar", "outlines"):
         if tree.has_set_operators(language):
             raise UnenforceableError(f"the {backend} grammar backend has no look-aheads")
         return PreparedGrammar(backend, "regex", rust_regex(language))
-    from constrained.schema.prepare import LARK_HEADER
-
     return PreparedGrammar("llguidance", "lark", f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(language)}\n")
+
+
+def _takes_only_empty(language: Node) -> bool:
+    something = tree.repeat(tree.ANY_CHAR, 1, None)
+    return is_empty(tree.both([language, something])) is True

@@ -100,8 +100,8 @@ class ObjectShape:
     extra: tuple[KeyClass, ...]
     min_properties: int
     max_properties: int | None
-    needed_extra: KeyClass | None = None
-    """At least one undeclared key of this class occurs."""
+    needed_extra: tuple[KeyClass, ...] = ()
+    """Undeclared keys of these classes occur, in this order, among others."""
     pointer: str = ""
 
 

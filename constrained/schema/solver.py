@@ -11,6 +11,11 @@ from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.prepared import Notice
 from constrained.schema.shapes import ArrayShape, Goal, Literal, ObjectShape, Shape
 
+_OBJECT = frozenset({"object"})
+_LEVELS = 2
+_MAX_NESTED_TESTS = 6
+_MAX_TOTAL_BRANCHES = 200_000
+
 
 @dataclass(frozen=True)
 class Step:
@@ -58,6 +63,8 @@ class Solver:
         self._shapes: dict[Goal, tuple[Shape, ...]] = {}
         self._inhabited: dict[Goal, bool] = {}
         self._notices: dict[tuple[str, str], None] = {}
+        self._unfolding: set[Goal] = set()
+        self._testing = 0
         self._next_scope = 0
         self._total_branches = 0
 
@@ -84,7 +91,11 @@ class Solver:
         if found is None:
             from constrained.schema.finish import finish
 
-            branches = self.unfold([Step(literal) for literal in sorted(goal, key=_order)])
+            self._unfolding.add(goal)
+            try:
+                branches = self.unfold([Step(literal) for literal in sorted(goal, key=_order)])
+            finally:
+                self._unfolding.discard(goal)
             found = tuple(dict.fromkeys(shape for branch in branches for shape in finish(self, branch)))
             self._shapes[goal] = found
         return found
@@ -106,6 +117,8 @@ class Solver:
             if isinstance(work, Apply):
                 work.change(conjunction)
             elif isinstance(work, Choice):
+                if self._is_contradictory(conjunction):
+                    return
                 for option in work.options[:-1]:
                     self._run(conjunction.copy(), [*stack, *reversed(option)], results)
                 if not work.options:
@@ -113,18 +126,20 @@ class Solver:
                 stack += reversed(work.options[-1])
             else:
                 if work.literal.node in work.ancestors:
-                    raise SchemaError("the references lead in a circle without ever reaching a value", work.literal.node.pointer)
+                    raise SchemaError(
+                        "the references lead in a circle without ever reaching a value", work.literal.node.pointer
+                    )
                 key = (work.literal, work.scopes)
                 if key in conjunction.seen:
                     continue
                 conjunction.seen |= {key}
                 expand = expand_positive if work.literal.is_positive else expand_negative
                 stack += reversed(expand(self, work))
-        if conjunction.is_dead:
+        if conjunction.is_dead or self._is_contradictory(conjunction):
             return
         results.append(conjunction)
         self._total_branches += 1
-        if len(results) > self.limits.max_branches or self._total_branches > 64 * self.limits.max_branches:
+        if len(results) > self.limits.max_branches or self._total_branches > _MAX_TOTAL_BRANCHES:
             raise UnenforceableError(
                 "the alternatives at this place multiply to more than "
                 f"{self.limits.max_branches}; combine fewer anyOf, oneOf, if and dependencies",
@@ -157,15 +172,43 @@ class Solver:
         return self._inhabited[goal]
 
     def are_disjoint(self, *literals: Literal) -> bool:
-        """Whether no value satisfies all the literals."""
-        return not self.is_inhabited(frozenset(literals))
+        """Whether no value satisfies all the literals, as far as a few levels tell."""
+        return self.is_plainly_empty(frozenset(literals))
+
+    def is_plainly_empty(self, goal: Goal, levels: int = _LEVELS) -> bool:
+        """Whether contradictions within a few levels rule every value out; ``False`` when in doubt.
+
+        Unlike :meth:`is_inhabited` this may be asked while goals are being unfolded.
+        """
+        if goal in self._unfolding or self._testing >= _MAX_NESTED_TESTS:
+            return False
+        self._testing += 1
+        try:
+            return all(
+                levels > 0 and any(self.is_plainly_empty(child, levels - 1) for child in _needed(shape))
+                for shape in self.shapes(goal)
+            )
+        finally:
+            self._testing -= 1
+
+    def _is_contradictory(self, conjunction: Conjunction) -> bool:
+        """Whether objects are ruled out by a required property, and nothing else is possible."""
+        if conjunction.atoms != _OBJECT or not conjunction.required:
+            return False
+        if not conjunction.absent.isdisjoint(conjunction.required):
+            return True
+        for name in conjunction.required:
+            literals = {group.properties[name] for group in conjunction.property_groups if name in group.properties}
+            if len(literals) > 1 and self.is_plainly_empty(frozenset(literals), 0):
+                return True
+        return False
 
 
 def _needed(shape: Shape) -> list[Goal]:
     """Goals of the values that an instance of ``shape`` cannot do without."""
     if isinstance(shape, ObjectShape):
         needed = [one.goal for one in shape.properties if one.is_required]
-        return [*needed, shape.needed_extra.goal] if shape.needed_extra is not None else needed
+        return needed + [one.goal for one in shape.needed_extra]
     if isinstance(shape, ArrayShape):
         needed = list(shape.prefix[: shape.min_items])
         if shape.min_items > len(shape.prefix) and shape.rest is not None:

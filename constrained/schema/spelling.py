@@ -9,7 +9,6 @@ from typing import Any
 
 from constrained.schema import numbers
 from constrained.schema.keywords import is_number
-from constrained.schema.pattern import tree
 from constrained.schema.pattern.derivative import matches
 from constrained.schema.shapes import (
     ANY,
@@ -17,6 +16,7 @@ from constrained.schema.shapes import (
     ConstantShape,
     Contains,
     Goal,
+    KeyClass,
     NumberShape,
     ObjectShape,
     Shape,
@@ -47,7 +47,7 @@ class Speller:
             if shape is None:
                 return value
             goals = {one.name: one.goal for one in shape.properties}
-            names = [name for name in goals if name in value] + [name for name in value if name not in goals]
+            names = [name for name in goals if name in value] + self._order_others(shape, goals, value)
             return {name: self.ordered(self._child_goal(shape, goals, name), value[name]) for name in names}
         if isinstance(value, list):
             shapes = [s for s in self._solver.shapes(goal) if isinstance(s, ArrayShape)]
@@ -69,6 +69,16 @@ class Speller:
             if self._takes(shape, value):
                 return shape
         return shapes[0] if shapes else None
+
+    def _order_others(self, shape: ObjectShape, goals: dict[str, Goal], value: dict[str, Any]) -> list[str]:
+        """Undeclared keys as they are, but for those that must exist, which stand first in their order."""
+        others = [name for name in value if name not in goals]
+        first: list[str] = []
+        for needed in shape.needed_extra:
+            fitting = (n for n in others if matches(needed.language, n) and self.fits(needed.goal, value[n]))
+            name = next((n for n in fitting if n not in first), None)
+            first += [name] if name is not None else []
+        return first + [name for name in others if name not in first]
 
     def _child_goal(self, shape: ObjectShape, goals: dict[str, Goal], name: str) -> Goal:
         if name in goals:
@@ -118,12 +128,17 @@ class Speller:
                 any(matches(c.language, name) and self.fits(c.goal, one) for c in shape.extra)
                 for name, one in others.items()
             )
-            and (
-                shape.needed_extra is None
-                or any(
-                    matches(shape.needed_extra.language, name) and self.fits(shape.needed_extra.goal, one)
-                    for name, one in others.items()
-                )
+            and self._places_needed(shape.needed_extra, others)
+        )
+
+    def _places_needed(self, needed: tuple[KeyClass, ...], others: dict[str, Any]) -> bool:
+        return len(others) >= len(needed) and (
+            not needed
+            or any(
+                matches(needed[0].language, name)
+                and self.fits(needed[0].goal, one)
+                and self._places_needed(needed[1:], {key: value for key, value in others.items() if key != name})
+                for name, one in others.items()
             )
         )
 
@@ -146,7 +161,11 @@ def _takes_number(shape: NumberShape, value: Decimal) -> bool:
         return value in shape.allowed
     return (
         (shape.low is None or value > shape.low.value or (value == shape.low.value and not shape.low.is_exclusive))
-        and (shape.high is None or value < shape.high.value or (value == shape.high.value and not shape.high.is_exclusive))
+        and (
+            shape.high is None
+            or value < shape.high.value
+            or (value == shape.high.value and not shape.high.is_exclusive)
+        )
         and value not in shape.excluded
         and all(is_multiple(value, step) for step in shape.multiples)
         and not any(is_multiple(value, step) for step in shape.not_multiples)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import product
 
 from constrained.schema.pattern import charset, tree
 from constrained.schema.pattern.tree import Node
 
 _MAX_STATES = 400
 _MAX_STATE_SIZE = 2_000
+_MAX_LISTED_LENGTH = 64
+_MANY = 1_000_000
 
 
 def derive(node: Node, code: int) -> Node:
@@ -94,28 +97,58 @@ def matches(node: Node, text: str) -> bool:
 
 def finite_strings(node: Node, most: int) -> list[str] | None:
     """Every string of the language, shortest first; ``None`` when there are more than ``most`` or it is unclear."""
-    found: list[str] = []
-    queue: deque[tuple[Node, str]] = deque([(node, "")])
-    steps = 0
-    while queue:
-        state, prefix = queue.popleft()
-        steps += 1
-        if steps > 16 * most or len(prefix) > 256:
+    if tree.has_set_operators(node):
+        if not isinstance(node, tree.Both):
             return None
-        if nullable(state):
-            found.append(prefix)
-            if len(found) > most:
-                return None
-        for low, high in _first_intervals(state):
-            if high - low >= most:
-                if is_empty(derive(state, low)) is not True:
-                    return None
-                continue
-            for code in range(low, high + 1):
-                after = derive(state, code)
-                if after != tree.NOTHING:
-                    queue.append((after, prefix + chr(code)))
-    return found
+        for index, part in enumerate(node.parts):
+            listed = finite_strings(part, most)
+            if listed is not None:
+                others = node.parts[:index] + node.parts[index + 1 :]
+                return [one for one in listed if all(matches(other, one) for other in others)]
+        return None
+    if _count_bound(node) > most:
+        return None
+    return sorted(set(_enumerate(node)), key=lambda text: (len(text), text))
+
+
+def _count_bound(node: Node) -> int:
+    """At least the number of strings of a plain tree, cut off where it is large."""
+    if isinstance(node, tree.Chars):
+        return sum(high - low + 1 for low, high in node.chars)
+    if isinstance(node, tree.Concat):
+        count = 1
+        for part in node.parts:
+            count = min(count * _count_bound(part), _MANY)
+        return count
+    if isinstance(node, tree.Either):
+        return min(sum(map(_count_bound, node.parts)), _MANY)
+    if isinstance(node, tree.Repeat):
+        if node.high is None or node.high > _MAX_LISTED_LENGTH:
+            return _MANY
+        inner = _count_bound(node.part)
+        return min(sum(min(inner**times, _MANY) for times in range(node.low, node.high + 1)), _MANY)
+    return 1
+
+
+def _enumerate(node: Node) -> list[str]:
+    if isinstance(node, tree.Chars):
+        return [chr(code) for low, high in node.chars for code in range(low, high + 1)]
+    if isinstance(node, tree.Concat):
+        texts = [""]
+        for part in node.parts:
+            endings = _enumerate(part)
+            texts = [text + ending for text in texts for ending in endings]
+        return texts
+    if isinstance(node, tree.Either):
+        return [text for part in node.parts for text in _enumerate(part)]
+    if isinstance(node, tree.Repeat):
+        inner = _enumerate(node.part)
+        return [
+            "".join(chosen)
+            for times in range(node.low, (node.high or 0) + 1)
+            for chosen in product(inner, repeat=times)
+        ]
+    return [""]
 
 
 def _size(node: Node) -> int:

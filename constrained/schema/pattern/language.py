@@ -13,6 +13,7 @@ from constrained.schema.pattern.tree import Node
 # Ends of the string, as characters outside Unicode: ``^`` consumes the first, ``$`` the last.
 _START: CharSet = ((-2, -2),)
 _END: CharSet = ((-1, -1),)
+_MAX_ASSERTIONS = 8
 
 
 @lru_cache(maxsize=512)
@@ -31,9 +32,9 @@ def search_language(pattern: str) -> Node:
 
 
 @lru_cache(maxsize=512)
-def full_language(pattern: str, dot_excludes: CharSet = charset.LINE_END) -> Node:
+def full_language(pattern: str, dot_excludes: CharSet = charset.LINE_END, *, more_escapes: bool = False) -> Node:
     """Strings that ``pattern`` matches as a whole, whether or not it is anchored."""
-    body = _with_marks(parse(pattern, dot_excludes=dot_excludes))
+    body = _with_marks(parse(pattern, dot_excludes=dot_excludes, more_escapes=more_escapes))
     before = tree.repeat(tree.Chars(_START), 0, 1)
     after = tree.repeat(tree.Chars(_END), 0, 1)
     # A pattern without ^ leaves the start mark to ``before``; one with ^ consumes it itself.
@@ -46,19 +47,11 @@ def _with_marks(node: Node) -> Node:
     if isinstance(node, tree.EndAnchor):
         return tree.Chars(_END)
     if isinstance(node, tree.Concat):
-        parts: list[Node] = []
-        for part in map(_with_marks, node.parts):
-            if not (parts and part == parts[-1] and part in (tree.Chars(_START), tree.Chars(_END))):
-                parts.append(part)  # ^^ asserts no more than ^
-        return tree.concat(parts)
+        return tree.concat(map(_with_marks, node.parts))
     if isinstance(node, tree.Either):
         return tree.either(map(_with_marks, node.parts))
     if isinstance(node, tree.Repeat):
-        inner = _with_marks(node.part)
-        if inner != node.part and (node.high is None or node.high > 1):
-            # (^a|b)* repeats an anchor: after the first round it can no longer match.
-            raise PatternUnsupportedError("an anchor inside a repetition is not supported", 0)
-        return tree.repeat(inner, node.low, node.high)
+        return tree.repeat(_with_marks(node.part), node.low, node.high)
     if isinstance(node, tree.LookAhead):
         return tree.LookAhead(_with_marks(node.part), node.negative)
     return node
@@ -87,9 +80,23 @@ def _has_look_ahead(node: Node) -> bool:
 
 
 def _strip_marks(node: Node) -> Node:
-    """Words w such that (start mark) w (end mark) is in ``node``."""
-    forward = _without_mark(derive(node, _START[0][0]), _START)
-    return _without_mark(_reverse(derive(_reverse(forward), _END[0][0])), _END)
+    """Words w such that (start mark)+ w (end mark)+ is in ``node``: an anchor may be asserted any number of times."""
+    forward = _derive_repeatedly(node, _START)
+    return _reverse(_derive_repeatedly(_reverse(forward), _END))
+
+
+def _derive_repeatedly(node: Node, mark: CharSet) -> Node:
+    options: list[Node] = []
+    seen: set[Node] = set()
+    while node != tree.NOTHING and node not in seen:
+        seen.add(node)
+        if len(seen) > _MAX_ASSERTIONS:
+            raise PatternUnsupportedError("anchors are repeated in too many ways", 0)
+        node = derive(node, mark[0][0])
+        options.append(_without_mark(node, mark))
+        if tree.has_set_operators(node):
+            break  # inside a complement a second mark would be one mark too many, not the same assertion again
+    return tree.either(options)
 
 
 def _reverse(node: Node) -> Node:

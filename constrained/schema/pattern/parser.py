@@ -9,6 +9,7 @@ from constrained.schema.pattern.tree import Node
 _MAX_REPEAT = 1_000_000
 _MAX_GROUP_DEPTH = 150
 _CONTROL = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
+_MORE_CONTROL = {"a": "\a", "e": "\x1b"}
 _CLASSES: dict[str, CharSet] = {
     "d": charset.DIGIT,
     "w": charset.WORD,
@@ -31,7 +32,7 @@ class PatternUnsupportedError(PatternSyntaxError):
     """A valid pattern that is no regular language, or whose meaning depends on the engine."""
 
 
-def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END) -> Node:
+def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END, more_escapes: bool = False) -> Node:
     """Tree of ``pattern``, with anchors and look-aheads still in place.
 
     Parameters
@@ -40,6 +41,8 @@ def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END) -> Node:
         Source text, without delimiters and flags.
     dot_excludes
         What ``.`` does not match.
+    more_escapes
+        Also read ``\\a`` and ``\\e``, which Perl and its kin have and ECMA-262 has not.
 
     Raises
     ------
@@ -48,7 +51,7 @@ def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END) -> Node:
     PatternUnsupportedError
         Back-references, word boundaries, look-behind, inline flags, Unicode properties other than categories.
     """
-    reader = _Reader(pattern, dot_excludes)
+    reader = _Reader(pattern, dot_excludes, more_escapes)
     node = reader.disjunction(0)
     if reader.position < len(pattern):
         raise PatternSyntaxError("unbalanced ')'", reader.position)
@@ -56,8 +59,9 @@ def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END) -> Node:
 
 
 class _Reader:
-    def __init__(self, text: str, dot_excludes: CharSet) -> None:
+    def __init__(self, text: str, dot_excludes: CharSet, more_escapes: bool) -> None:
         self.text = text
+        self.controls = _CONTROL | (_MORE_CONTROL if more_escapes else {})
         self.position = 0
         self.dot = charset.complement(dot_excludes)
 
@@ -132,6 +136,8 @@ class _Reader:
         if end < 0:
             return None
         low, comma, high = self.text[self.position + 1 : end].partition(",")
+        if not low and high.isascii() and high.isdigit():
+            raise PatternUnsupportedError(f"engines disagree on {{,{high}}}: write {{0,{high}}}", self.position)
         if not (low.isascii() and low.isdigit()) or (high and not (high.isascii() and high.isdigit())):
             return None
         if len(low) > 9 or len(high) > 9:
@@ -205,7 +211,9 @@ class _Reader:
                     continue
                 if low_code > high_code:
                     raise PatternSyntaxError("a character range out of order", low_start)
-                low = charset.difference(((low_code, high_code),), charset.difference(((0, charset.LAST),), charset.ALL))
+                low = charset.difference(
+                    ((low_code, high_code),), charset.difference(((0, charset.LAST),), charset.ALL)
+                )
             members.append(low)
         found = charset.union(*members) if members else charset.NONE
         return charset.complement(found) if negated else found
@@ -220,8 +228,8 @@ class _Reader:
         char = self.take()
         if char in _CLASSES:
             return _CLASSES[char]
-        if char in _CONTROL:
-            return charset.of(_CONTROL[char])
+        if char in self.controls:
+            return charset.of(self.controls[char])
         if char == "b" and in_class:
             return charset.of("\b")
         if char in "bB":
