@@ -1,8 +1,8 @@
 """One draw per row: the arg-max of logit / temperature + noise over the tokens that the filters keep.
 
-The definition, for every kept token t of a position: ``score(t) = logit(t) / temperature + gumbel(bits(key, t))`` in
-float64; the highest score wins, the lowest id among equals. Adding standard Gumbel noise and taking the arg-max draws
-exactly from the softmax (Gumbel 1954; Maddison, Tarlow and Minka, "A* sampling", 2014).
+The definition, for every kept token t of a position, in float64: ``score(t) = (logit(t) - highest logit) / temperature
++ gumbel(bits(key, t))``; the highest score wins, the lowest id among equals. Adding standard Gumbel noise and taking
+the arg-max draws exactly from the softmax (Gumbel 1954; Maddison, Tarlow and Minka, "A* sampling", 2014).
 
 This file is the definition over tensors, for any device, without a wait for it. :mod:`sampling.draw_cpu` gives the
 same answers faster on a CPU.
@@ -84,13 +84,13 @@ def draw_torch(logits: torch.Tensor, parameters: DrawParameters) -> tuple[torch.
     temperature, top_k, top_p, min_p = torch.from_numpy(host.astype(np.float64)).to(device, non_blocking=True)
     keys = torch.from_numpy(parameters.keys.astype(np.int64)).to(device, non_blocking=True)
     greedy = temperature == 0.0
-    scaled = logits.clamp(max=MAX_LOGIT).double() / torch.where(greedy, 1.0, temperature)[:, None]
+    scaled = logits.clamp(max=MAX_LOGIT).double() - highest.clamp(max=MAX_LOGIT).double()[:, None]
+    scaled = scaled / torch.where(greedy, 1.0, temperature)[:, None]
     kept = scaled
     if parameters.needs_order.any():
         kept = _keep_top(kept, top_k, top_p)
     if (parameters.min_p > 0.0).any():
-        limit = scaled.amax(dim=1, keepdim=True) + torch.log(min_p)[:, None]
-        kept = kept.masked_fill(scaled < limit, float("-inf"))
+        kept = kept.masked_fill(scaled < torch.log(min_p)[:, None], float("-inf"))
     vocabulary = torch.arange(logits.shape[1], device=device)
     noise = gumbel_torch(token_bits_torch(keys.T[:, :, None], vocabulary[None, :]))
     scores = torch.where(greedy[:, None], scaled, kept + noise)
@@ -101,7 +101,7 @@ def _keep_top(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) ->
     """-inf for tokens that top-k, then top-p over what top-k left, removes; equals are kept lowest id first."""
     ordered, token_ids = torch.sort(scaled, dim=1, descending=True, stable=True)
     rank = torch.arange(scaled.shape[1], device=scaled.device)[None, :]
-    weights = torch.exp(ordered - ordered[:, :1])
+    weights = torch.exp(ordered)
     weights = torch.where(rank < top_k[:, None], weights, 0.0)
     before = torch.cumsum(weights, dim=1) - weights
     total = weights.sum(dim=1, keepdim=True)

@@ -71,7 +71,8 @@ def _draw_rows(
     tokens = np.concatenate(candidates)
     logits_of_tokens = np.minimum(values[rows[owner], tokens], _LARGEST).astype(np.float64)
     bits = token_bits(np.ascontiguousarray(parameters.keys[rows].T)[:, owner], tokens.astype(np.uint32))
-    scores = logits_of_tokens / parameters.temperature[rows][owner] + gumbel(bits)
+    below_highest = logits_of_tokens - highest[rows][owner]
+    scores = below_highest / parameters.temperature[rows][owner] + gumbel(bits)
     best = np.maximum.reduceat(scores, starts)
     # Lowest id among equals: ids that did not win count as the largest one.
     winners = np.where(scores == best[owner], tokens, np.iinfo(np.int64).max)
@@ -136,8 +137,8 @@ def _filtered(logits: Float32Array, filters: _Filters, workspace: _Workspace) ->
         limit = filters.highest + filters.temperature * np.log(filters.min_p) * 1.0001
         tokens = np.flatnonzero(logits >= np.float32(limit - 1e-5 * abs(filters.highest) - 1e-30))
     if filters.min_p > 0.0:
-        scaled = logits[tokens].astype(np.float64) / filters.temperature
-        tokens = tokens[scaled >= filters.highest / filters.temperature + np.log(filters.min_p)]
+        scaled = (logits[tokens].astype(np.float64) - filters.highest) / filters.temperature
+        tokens = tokens[scaled >= np.log(filters.min_p)]
     return tokens
 
 

@@ -174,6 +174,9 @@ class SamplerState:
         layout = self._lay_out(rows)
         if logits.shape != (layout.num_positions, self.vocab_size):
             raise ValueError(f"logits are {tuple(logits.shape)}, not {(layout.num_positions, self.vocab_size)}")
+        mask_shape = (layout.num_positions, -(-self.vocab_size // 32))
+        if vocab_mask is not None and vocab_mask.shape != mask_shape:
+            raise ValueError(f"the vocabulary mask is {tuple(vocab_mask.shape)}, not {mask_shape}")
         drafts = layout.drafts(rows, self.device)
         edits = self._edits(layout, layout.penalized(drafts, self.vocab_size), vocab_mask)
         original = _asked_for(logits, layout.logprob_positions, will_change=not edits.is_empty)

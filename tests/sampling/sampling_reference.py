@@ -83,8 +83,9 @@ class ReferenceChoice:
         if params.temperature == 0:
             return int(edited.argmax())
         kept = kept_tokens(edited, params)
+        highest = float(edited.max())
         scores = {
-            token_id: float(edited[token_id]) / params.temperature
+            token_id: (float(edited[token_id]) - highest) / params.temperature
             + gumbel(token_bits(self.seed, self.choice_index, position, token_id))
             for token_id in kept
         }
@@ -124,9 +125,9 @@ def kept_tokens(edited: np.ndarray, params: SamplingParams) -> list[int]:
     ordered = sorted(finite, key=lambda token_id: (-edited[token_id], token_id))
     if params.top_k > 0:
         ordered = ordered[: params.top_k]
-    scaled = {token_id: float(edited[token_id]) / params.temperature for token_id in ordered}
-    highest = scaled[ordered[0]]
-    weights = {token_id: math.exp(value - highest) for token_id, value in scaled.items()}
+    highest = float(edited[ordered[0]])
+    scaled = {token_id: (float(edited[token_id]) - highest) / params.temperature for token_id in ordered}
+    weights = {token_id: math.exp(value) for token_id, value in scaled.items()}
     if params.top_p < 1.0:
         total, before, nucleus = sum(weights.values()), 0.0, []
         for token_id in ordered:
@@ -135,7 +136,7 @@ def kept_tokens(edited: np.ndarray, params: SamplingParams) -> list[int]:
             before += weights[token_id]
         ordered = nucleus
     if params.min_p > 0.0:
-        ordered = [token_id for token_id in ordered if weights[token_id] >= params.min_p]
+        ordered = [token_id for token_id in ordered if scaled[token_id] >= math.log(params.min_p)]
     return ordered
 
 
