@@ -41,12 +41,14 @@ def parser() -> argparse.ArgumentParser:
         "--workloads", type=workload_list, metavar="A,B", help=f"instead of a suite, any of {', '.join(WORKLOAD_NAMES)}"
     )
     arrivals = load.add_mutually_exclusive_group()
-    arrivals.add_argument("--clients", type=count, help="clients of the closed loop; none: the workload's own number")
+    arrivals.add_argument(
+        "--clients", type=count, help="clients of the closed loop, except of single; none: the workload's own number"
+    )
     arrivals.add_argument("--rate", type=positive, help="instead of a closed loop, Poisson arrivals, jobs per second")
     load.add_argument("--requests", type=count, help="jobs of each run; none: the workload's own number")
     load.add_argument("--repeats", type=count, default=1, help="runs of each workload, each with new prompts")
     load.add_argument("--seed", type=int, help="the same seed asks the same; none: a new one, which is printed")
-    load.add_argument("--input-words", type=count, default=100, help="prompt length of single and chat")
+    load.add_argument("--input-words", type=count, default=80, help="prompt length of single and chat")
     load.add_argument("--output-tokens", type=count, default=128, help="answer length of single and chat")
     load.add_argument(
         "--ignore-eos",

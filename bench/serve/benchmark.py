@@ -35,7 +35,7 @@ class Plan:
     num_clients: int | None = None
     rate: float | None = None
     num_jobs: int | None = None
-    input_words: int = 100
+    input_words: int = 80
     output_tokens: int = 128
 
 
@@ -67,7 +67,9 @@ async def _run_once(target: Target, plan: Plan, name: str, repeat: int) -> Run:
     if plan.rate is not None:
         arrivals = PoissonArrivals(rate=plan.rate)
     else:
-        arrivals = ClosedLoop(num_clients=plan.num_clients or workload.num_clients)
+        # A single stream stays one.
+        asked = plan.num_clients if workload.num_clients > 1 else None
+        arrivals = ClosedLoop(num_clients=asked or workload.num_clients)
     # A collection in the middle of a run would show up as latency.
     gc.collect()
     gc.disable()

@@ -34,13 +34,13 @@ class OwnServer:
     process: subprocess.Popen[bytes]
 
     def resident_mib(self) -> float:
-        """Resident memory of the server and all its processes; pages they share count once for each."""
+        """Memory of the server and all its processes; on Linux pages they share count once (PSS)."""
         total = 0
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)
             for process in (parent, *parent.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    total += process.memory_info().rss
+                    total += process.memory_full_info().pss if psutil.LINUX else process.memory_info().rss
         return total / 2**20
 
 

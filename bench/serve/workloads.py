@@ -123,7 +123,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 
 
-def make_workload(name: str, seed: str, *, input_words: int = 100, output_tokens: int = 128) -> Workload:
+def make_workload(name: str, seed: str, *, input_words: int = 80, output_tokens: int = 128) -> Workload:
     """The workload of a name.
 
     Parameters

@@ -84,6 +84,17 @@ async def test_repeats_ask_new_prompts_and_two_servers_get_the_same(fake_openai:
     assert len(set(prompts(one))) == len(prompts(one))
 
 
+async def test_single_stays_one_client_whatever_the_others_have(fake_openai: ModuleType) -> None:
+    fake = fake_openai.FakeOpenAI()
+    fake.gap_seconds = 0.02
+    async with fake.serve() as url:
+        await run_benchmark([Target(label="a", base_url=url, model="m")], plan(1, ("single",)))
+        assert fake.most_running == 1
+        results = await run_benchmark([Target(label="a", base_url=url, model="m")], plan(1, ("chat",)))
+        assert fake.most_running == 2
+    assert results.runs[0].arrivals == "2 clients"
+
+
 def test_command_writes_json_and_markdown(fake_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--base-url", fake_url.removesuffix("/v1"), "--seed", "5", "--workloads", "chat,structured"]
     arguments += ["--requests", "3", "--repeats", "2", "--against-url", fake_url]
