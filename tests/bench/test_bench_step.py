@@ -100,3 +100,11 @@ def test_report_shows_medians_and_parts_in_the_order_of_a_step() -> None:
     assert header[-3:] == ["plan", "sample", "new"]
     assert rows == [["decode", "2", "64", "2", "3.00", "2.00–4.00", "667", "2.00", "1.00", "0.00"]]
     assert markdown([profile], "Caption.").startswith("Caption.\n\n| step |")
+
+
+def test_constrained_rows_spend_time_on_masks(tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    more = ["--rows", "2", "--context", "16", "--steps", "3", "--structured", "--json", str(path)]
+    assert main(arguments(tiny_folder, *more)) == 0
+    decode = json.loads(path.read_text())["profiles"][1]
+    assert all(parts["mask"] > 0 for parts in decode["parts_ms"])
