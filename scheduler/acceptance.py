@@ -86,9 +86,10 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
     if request.grammar is not None:
         try:
             request.grammar.accept_token(token_id)
-        except ValueError as error:
-            raise RowError(f"the grammar refused a token drawn under its own mask: {error}") from error
-        is_terminated = request.grammar.is_terminated()
+            is_terminated = request.grammar.is_terminated()
+        except Exception as error:
+            # Refused under its own mask, or a grammar library's trouble: this request's alone either way.
+            raise RowError(f"The grammar failed while the answer was generated: {error}") from error
     # A complete grammar ends the answer even below the minimum: nothing else is legal then.
     may_stop = request.num_output >= sampling.min_tokens or is_terminated
     if may_stop and token_id in request.group.stop_ids:

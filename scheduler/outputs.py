@@ -20,7 +20,7 @@ class Outbox:
         if request.finish is None and (not group.message.stream or not request.unsent_token_ids):
             return
         output = ChoiceOutput(
-            request_id=group.request_id,
+            request_id=group.message.request_id,
             choice_index=request.choice_index,
             token_ids=request.unsent_token_ids,
             held_bytes=0 if request.finish is not None else request.stop_state.held_bytes,

@@ -50,6 +50,10 @@ class Planner:
         self._propose = propose
         self._step = 0
 
+    @property
+    def num_free_places(self) -> int:
+        return self._max_running - len(self.running)
+
     def plan(self) -> StepPlan | None:
         """The next step, launched from now on as far as request state goes; ``None`` when there is nothing to run.
 

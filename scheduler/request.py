@@ -48,7 +48,8 @@ class RequestGroup:
 
     @property
     def request_id(self) -> str:
-        return self.message.request_id
+        """Unique in this process; the id its client knows is ``message.request_id``."""
+        return f"{self.client.hex()}/{self.message.request_id}"
 
     @property
     def sampling(self) -> SamplingParams:

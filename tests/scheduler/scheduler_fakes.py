@@ -181,7 +181,7 @@ class FakeExecutor:
             result.token_ids = self._verify(request, context[:base], row.draft_token_ids)
             if request.sampling.logprobs is not None:
                 result.logprobs = [fake_logprob(token) for token in result.token_ids]
-        if request.group.request_id in self.fail_next:
+        if request.group.message.request_id in self.fail_next:
             result.error = "a NaN was drawn"
         return result
 
@@ -254,6 +254,7 @@ class FakeGrammarManager:
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
         self.waiting = [req for req in self.waiting if req.request_id not in request_ids]  # type: ignore[attr-defined]
+        self.ready = [req for req in self.ready if req.request_id not in request_ids]  # type: ignore[attr-defined]
 
     def fileno(self) -> int:
         raise AssertionError("the fake connection polls nothing")
@@ -389,7 +390,7 @@ class Harness:
         assert not self.planner.waiting
         assert pool.num_referenced == 0
         assert not self.executor.live
-        assert not self.scheduler._groups
+        assert not self.scheduler._live
         self.planner.cache.evict(pool.num_pages)
         assert pool.num_free == pool.num_pages
 

@@ -1,0 +1,149 @@
+"""What HTTP processes ask for: requests are checked, wait for their grammar, are admitted, and may be aborted."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scheduler import admission
+from scheduler.admission import ServingLimits
+from scheduler.config import SchedulerConfig
+from scheduler.connection import Connection
+from scheduler.live_requests import LiveRequests
+from scheduler.messages import PROTOCOL_VERSION, Admitted, ErrorInfo, GenerateRequest, Hello, Rejected, SchedulerReady
+from scheduler.request import RequestGroup, make_choices, make_group
+
+if TYPE_CHECKING:
+    from constrained.manager import GrammarManager
+
+logger = logging.getLogger(__name__)
+
+
+def random_seed() -> int:
+    """For a request without one."""
+    return secrets.randbits(63)
+
+
+class Intake:
+    """Answers every request first with ``Admitted`` or ``Rejected``."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        limits: ServingLimits,
+        live: LiveRequests,
+        connection: Connection,
+        *,
+        ready: SchedulerReady,
+        count_free_places: Callable[[], int],
+        grammar_manager: GrammarManager[RequestGroup] | None,
+        may_draft: bool,
+        draw_seed: Callable[[], int] = random_seed,
+    ) -> None:
+        self.is_draining = False
+        """Whether new requests are refused because the process is about to leave."""
+        self.grammar_queue: set[RequestGroup] = set()
+        """Requests that wait for their grammar."""
+        self._config = config
+        self._limits = limits
+        self._live = live
+        self._connection = connection
+        self._ready = ready
+        self._count_free_places = count_free_places
+        self._grammar_manager = grammar_manager
+        self._may_draft = may_draft
+        self._draw_seed = draw_seed
+        self._num_arrived = 0
+
+    def greet(self, client: bytes, hello: Hello) -> None:
+        """A client has started or lost its connection: nobody waits any more for what it asked before."""
+        self.abort_client(client)
+        if hello.protocol_version != PROTOCOL_VERSION:
+            logger.error("an HTTP process speaks protocol %d, not %d", hello.protocol_version, PROTOCOL_VERSION)
+            return
+        self._connection.send(client, self._ready)
+
+    def generate(self, client: bytes, message: GenerateRequest) -> None:
+        error = self._refusal(client, message)
+        if error is not None:
+            self._connection.send(client, Rejected(request_id=message.request_id, error=error))
+            return
+        seed = message.sampling.seed
+        group = make_group(
+            client,
+            message,
+            seed=self._draw_seed() if seed is None else seed,
+            eos_token_ids=self._limits.eos_token_ids,
+            max_total_tokens=self._limits.max_total_tokens,
+        )
+        self._live.add(group)
+        if message.grammar is None or self._grammar_manager is None:
+            self._admit(group)
+        elif self._grammar_manager.process_req_with_grammar(group):
+            self.grammar_queue.add(group)
+        else:
+            self._admit_with_grammar(group)
+
+    def admit_ready_grammars(self) -> None:
+        if self._grammar_manager is not None:
+            for group in self._grammar_manager.get_ready_grammar_requests():
+                self.grammar_queue.remove(group)
+                self._admit_with_grammar(group)
+
+    def abort(self, client: bytes, request_id: str) -> None:
+        """Silent when the request is unknown."""
+        group = self._live.get(client, request_id)
+        if group is not None:
+            self._abort(group)
+
+    def abort_client(self, client: bytes) -> None:
+        for group in self._live.of_client(client):
+            self._abort(group)
+
+    def _abort(self, group: RequestGroup) -> None:
+        if group not in self.grammar_queue or self._grammar_manager is None:
+            self._live.abort(group)
+            return
+        self.grammar_queue.remove(group)
+        self._grammar_manager.abort_requests([group.request_id])
+        self._live.num_aborted += 1
+        self._live.reject(group, ErrorInfo(status=400, message="The request was aborted.", code="aborted"))
+
+    def _refusal(self, client: bytes, message: GenerateRequest) -> ErrorInfo | None:
+        if self.is_draining:
+            return ErrorInfo(status=503, type="server_error", message="The server is shutting down.")
+        if self._live.get(client, message.request_id) is not None:
+            return ErrorInfo(status=400, message=f"The request id {message.request_id!r} is in use.")
+        error = admission.check_request(message, self._limits, serves_grammars=self._grammar_manager is not None)
+        if error is not None:
+            return error
+        if self._live.num_waiting >= self._config.max_queued_requests + self._count_free_places():
+            return admission.queue_is_full(self._config.max_queued_requests)
+        return None
+
+    def _admit_with_grammar(self, group: RequestGroup) -> None:
+        if group.grammar is not None:
+            self._admit(group)
+        elif group.grammar_error is not None:
+            self._live.reject(group, ErrorInfo(status=400, message=group.grammar_error, param="response_format"))
+        else:
+            # Fail closed: without a grammar there is no answer.
+            message = "The grammar could not be compiled."
+            self._live.reject(group, ErrorInfo(status=500, type="server_error", message=message))
+
+    def _admit(self, group: RequestGroup) -> None:
+        try:
+            choices = make_choices(group, self._num_arrived, may_draft=self._may_draft)
+        except Exception as error:
+            if group.grammar is None:
+                raise
+            # A grammar library's trouble with one request is not the others'.
+            logger.exception("the grammar of request %s could not be copied", group.message.request_id)
+            message = f"The grammar could not be started: {error}"
+            self._live.reject(group, ErrorInfo(status=500, type="server_error", message=message))
+            return
+        self._num_arrived += len(choices)
+        self._live.start(choices)
+        self._connection.send(group.client, Admitted(request_id=group.message.request_id))
