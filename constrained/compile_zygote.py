@@ -30,6 +30,7 @@ from constrained.compile_protocol import (
 from constrained.compile_worker import serve
 
 _PR_SET_PDEATHSIG = 1
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 def main(control_fd: int) -> None:
@@ -103,7 +104,9 @@ class _Zygote:
         if os.getppid() != zygote_pid:
             return
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Engines install handlers that print a backtrace for seconds before a crash is noticed.
+        for number in (*_CRASHES, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
         self.control.close()
         # A dying engine writes its state, and so a client's specification, to standard error.
         null = os.open(os.devnull, os.O_RDWR)

@@ -95,7 +95,14 @@ class XGrammarBackend(BaseGrammarBackend):
         return self._compile("regular expression", self.compiler.compile_regex, value)
 
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
-        return self._compile("grammar", self.compiler.compile_grammar, value)
+        # xgrammar 0.2.9 takes the end of the root rule for the end of the text when it fills masks, and so leaves legal
+        # tokens out where the root rule refers to itself: a rule above it has no such use.
+        start = "start_of_text"
+        while start in value:
+            start += "_"
+        return self._compile(
+            "grammar", self.compiler.compile_grammar, f"{value}\n{start} ::= root\n", root_rule_name=start
+        )
 
     def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
         return self._compile("structural tag", self.compiler.compile_structural_tag, value)

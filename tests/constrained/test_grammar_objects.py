@@ -21,9 +21,12 @@ ENGINES = ["xgrammar", "llguidance", "outlines"]
 FORMS = [
     ("regex", "(ab|abc)*x?"),
     ("regex", "[ab]{2,4}é"),
-    ("json_schema", '{"type":"object","properties":{"a":{"enum":[1,12,true]}},"required":["a"],"additionalProperties":false}'),
+    (
+        "json_schema",
+        '{"type":"object","properties":{"a":{"enum":[1,12,true]}},"required":["a"],"additionalProperties":false}',
+    ),
     ("json_schema", '{"type":"array","items":{"type":"boolean"},"minItems":1,"maxItems":2}'),
-]  # fmt: skip
+]
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form[1][:20])

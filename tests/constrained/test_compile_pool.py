@@ -1,0 +1,181 @@
+"""Compile processes: bounded, killable, replaced. Each failure costs its own request and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from constrained.compile_pool import CompilePool
+from constrained.environment import GrammarEnvironment
+from constrained.errors import (
+    GrammarCompilerCrashedError,
+    GrammarError,
+    GrammarServiceUnavailableError,
+    GrammarTimeoutError,
+    GrammarTooLargeError,
+    InvalidGrammarError,
+)
+from constrained.spec import GrammarSpec
+from constrained.stats import GrammarMetrics
+
+
+def regex(value: str, backend: str = "llguidance") -> GrammarSpec:
+    return GrammarSpec(kind="regex", value=value, backend=backend)
+
+
+@pytest.fixture(scope="module")
+def metrics() -> GrammarMetrics:
+    return GrammarMetrics()
+
+
+@pytest.fixture(scope="module")
+def pool(environment_with: Callable[..., GrammarEnvironment], metrics: GrammarMetrics) -> Iterator[CompilePool]:
+    environment = environment_with(
+        timeout=2.0, compile_memory_bytes=512 << 20, max_compile_workers=4, plugins=("grammar_fake_backends",)
+    )
+    pool = CompilePool(environment, metrics)
+    assert pool.submit(regex("warm")).result(60).backend == "llguidance"
+    yield pool
+    pool.shutdown()
+
+
+def assert_serves(pool: CompilePool) -> None:
+    assert pool.submit(regex(f"next{time.monotonic_ns()}")).result(10).payload
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance", "outlines"])
+def test_a_grammar_comes_back_packed(pool: CompilePool, engines, backend: str) -> None:
+    result = pool.submit(regex("ab+", backend)).result(10)
+    assert result.backend == backend
+    assert engines.backend(backend).deserialize(result.payload).copy().forced_bytes() == b"ab"
+
+
+def test_a_wrong_specification_is_a_permanent_refusal(pool: CompilePool) -> None:
+    with pytest.raises(InvalidGrammarError, match=r"[Pp]aren|unclosed|regular expression"):
+        pool.submit(regex("a(b")).result(10)
+    with pytest.raises(InvalidGrammarError, match="there are: auto, "):
+        pool.submit(regex("a", "nonesuch")).result(10)
+
+
+def test_a_segfault_costs_one_request(pool: CompilePool) -> None:
+    with pytest.raises(GrammarCompilerCrashedError, match="SIGSEGV"):
+        pool.submit(regex("x", "segfault")).result(10)
+    assert_serves(pool)
+
+
+def test_a_memory_bomb_costs_one_request(pool: CompilePool) -> None:
+    with pytest.raises(GrammarTooLargeError, match="more than 512 MiB"):
+        pool.submit(regex("x", "memory-bomb")).result(10)
+    assert_serves(pool)
+
+
+def test_an_exception_inside_an_engine_is_that_requests_error(pool: CompilePool) -> None:
+    with pytest.raises(GrammarError, match="KeyError"):
+        pool.submit(regex("x", "raising")).result(10)
+    assert_serves(pool)
+
+
+def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: CompilePool) -> None:
+    started = time.monotonic()
+    endless = [pool.submit(regex(str(i), "endless")) for i in range(2)]
+    time.sleep(0.3)
+    before = time.monotonic()
+    assert_serves(pool)
+    assert time.monotonic() - before < 1.0
+    for future in endless:
+        with pytest.raises(GrammarTimeoutError, match=r"response_format.*2 s"):
+            future.result(10)
+    assert time.monotonic() - started < 4.0
+
+
+def test_a_compile_that_takes_its_time_falls_to_the_idle_class(pool: CompilePool) -> None:
+    future = pool.submit(regex("idle", "endless"))
+    idle = lambda pid: os.path.exists(f"/proc/{pid}") and os.sched_getscheduler(pid) == os.SCHED_IDLE  # noqa: E731
+    wait_until(lambda: any(idle(pid) for pid in pool.worker_pids()), 1.5)
+    assert any(not idle(pid) for pid in pool.worker_pids())
+    future.cancel()
+
+
+def test_cancelling_kills_the_compile(pool: CompilePool, metrics: GrammarMetrics) -> None:
+    cancelled = metrics.counters["grammar_compiles_cancelled_total"]
+    before = set(pool.worker_pids())
+    future = pool.submit(regex("30", "slow"))
+    time.sleep(0.2)
+    assert future.cancel()
+    wait_until(lambda: metrics.counters["grammar_compiles_cancelled_total"] == cancelled + 1)
+    wait_until(lambda: any(not os.path.exists(f"/proc/{pid}") for pid in before))
+    assert_serves(pool)
+
+
+def test_a_worker_killed_from_outside_costs_its_request_and_is_replaced(pool: CompilePool) -> None:
+    assert_serves(pool)
+    wait_until(lambda: len(pool.worker_pids()) >= 2)
+    futures = [pool.submit(regex("1.5", "slow")), pool.submit(regex("1.6", "slow"))]
+    time.sleep(0.2)
+    victims = pool.worker_pids()
+    os.kill(victims[0], signal.SIGKILL)
+    errors = [future.exception(10) for future in futures]
+    assert sorted(type(error).__name__ for error in errors) == ["GrammarCompilerCrashedError", "NoneType"]
+    wait_until(lambda: victims[0] not in pool.worker_pids() and len(pool.worker_pids()) >= 2)
+    assert_serves(pool)
+
+
+def test_losing_the_process_that_forks_workers_loses_no_request(pool: CompilePool) -> None:
+    assert_serves(pool)
+    future = pool.submit(regex("0.5", "slow"))
+    time.sleep(0.1)
+    parent = int(Path(f"/proc/{pool.worker_pids()[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    assert future.result(60).payload
+
+
+def test_shutdown_ends_every_process_and_answers_every_request(
+    environment_with: Callable[..., GrammarEnvironment],
+) -> None:
+    pool = CompilePool(environment_with(plugins=("grammar_fake_backends",)))
+    assert_serves_slowly = pool.submit(regex("first")).result(60)
+    assert assert_serves_slowly.payload
+    running = pool.submit(regex("30", "slow"))
+    pids = pool.worker_pids()
+    pool.shutdown()
+    with pytest.raises(GrammarServiceUnavailableError):
+        running.result(5)
+    with pytest.raises(GrammarServiceUnavailableError):
+        pool.submit(regex("late")).result(5)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+_ORPHAN_MAKER = """
+import os, sys
+sys.path[:] = {path!r}
+from conftest import make_environment
+from constrained.compile_pool import CompilePool
+from constrained.spec import GrammarSpec
+pool = CompilePool(make_environment())
+pool.submit(GrammarSpec(kind="regex", value="a", backend="llguidance")).result(60)
+print(*pool.worker_pids(), flush=True)
+os._exit(1)
+"""
+
+
+def test_workers_die_with_their_parent(tmp_path: Path) -> None:
+    path = [*sys.path, str(Path(__file__).parent)]
+    code = _ORPHAN_MAKER.format(path=path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert pids, done.stderr
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
