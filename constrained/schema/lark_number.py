@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from constrained.schema.lark import LarkWriter
 
 _MAX_LISTED = 1_000
+_MAX_REMAINDERS = 10_000
+"""llguidance keeps a lexer state for each remainder."""
 
 
 def number_terminal(writer: LarkWriter, shape: NumberShape) -> str | None:
@@ -106,6 +108,8 @@ def _native(writer: LarkWriter, shape: NumberShape) -> str:
         whole = [step.as_integer_ratio()[0] for step in shape.multiples]
     if len(whole) == len(shape.multiples):
         schema["multipleOf"] = lcm(*whole)
+        if lcm(*whole) > _MAX_REMAINDERS:
+            raise UnenforceableError(f"multipleOf above {_MAX_REMAINDERS:,} cannot be enforced", shape.pointer)
     elif len(shape.multiples) == 1:
         schema["multipleOf"] = _json_number(shape.multiples[0])
     else:

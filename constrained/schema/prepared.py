@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_branches: int = 512
     """Most alternatives that one schema location may unfold into."""
     max_rules: int = 100_000
-    max_key_length: int = 256
+    max_key_length: int = 64
     """Longest undeclared property name, in characters."""
 
 

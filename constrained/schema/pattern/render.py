@@ -20,9 +20,14 @@ def lark_terminal(node: Node) -> str:
     if isinstance(node, tree.Either):
         return "(" + " | ".join(map(lark_terminal, node.parts)) + ")"
     if isinstance(node, tree.Both):
-        return "(" + " & ".join(map(lark_terminal, node.parts)) + ")"
+        # A complement also holds byte strings that are no UTF-8; beside a part that does not, that does not matter.
+        has_positive = any(not isinstance(part, tree.Complement) for part in node.parts)
+        written = (
+            f"~{_grouped(part.part)}" if has_positive and isinstance(part, tree.Complement) else lark_terminal(part)
+            for part in node.parts
+        )
+        return "(" + " & ".join(written) + ")"
     if isinstance(node, tree.Complement):
-        # A complement also holds byte strings that are no UTF-8; the intersection takes them out.
         return f"({_ANY_TEXT} & ~{_grouped(node.part)})"
     if isinstance(node, tree.Repeat):
         return lark_terminal(node.part) + _bounds(node)
@@ -142,7 +147,11 @@ def _quoted(node: Node) -> Node:
     if isinstance(node, tree.Either):
         return tree.either(map(_quoted, node.parts))
     if isinstance(node, tree.Both):
-        return tree.both(map(_quoted, node.parts))
+        positive = [_quoted(part) for part in node.parts if not isinstance(part, tree.Complement)]
+        if not positive:
+            positive = [_quoted(tree.ANYTHING)]
+        negative = [tree.complement(_quoted(part.part)) for part in node.parts if isinstance(part, tree.Complement)]
+        return tree.both([*positive, *negative])
     if isinstance(node, tree.Repeat):
         return tree.repeat(_quoted(node.part), node.low, node.high)
     if isinstance(node, tree.Complement):
