@@ -6,7 +6,6 @@ import logging
 import time
 from typing import Any
 
-from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access_log import log_request
@@ -79,12 +78,7 @@ class Edge:
 def endpoint_label(scope: Scope) -> str:
     """The route's own path (never what a client made up, which would grow the metrics without bound)."""
     path: Any = getattr(scope.get("route"), "path", None)
-    if isinstance(path, str):
-        return path
-    for route in getattr(scope.get("app"), "routes", ()):
-        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
-            return route.path
-    return "other"
+    return path if isinstance(path, str) else "other"
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -8,7 +8,6 @@ import time
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
-from fastapi.routing import APIRoute
 
 from server.body import read_json_object
 from server.context import context_of
@@ -105,11 +104,11 @@ async def abort_request(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def index(request: Request) -> Response:
     """A page that names the endpoints."""
-    routes = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
     rows = "".join(
-        f"<tr><td>{', '.join(sorted(route.methods or ()))}</td><td><code>{html.escape(route.path)}</code></td>"
-        f"<td>{html.escape((route.description or '').splitlines()[0] if route.description else '')}</td></tr>"
-        for route in routes
+        f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
+        f"<td>{html.escape(operation.get('description', ''))}</td></tr>"
+        for path, operations in request.app.openapi()["paths"].items()
+        for method, operation in operations.items()
     )
     return HTMLResponse(
         f"<!doctype html><title>Scansion</title><h1>Scansion {html.escape(request.app.version)}</h1>"

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def tokenizer_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assets(tokenizer_json: Path) -> ModelAssets:
     return ModelAssets(
         name="tiny",
@@ -74,6 +75,7 @@ class RunningServer:
         self.context: ServerContext = create_context(config, assets)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._client = self.client()
         self._server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self.context), loop="uvloop", http="httptools", ws="none", log_config=None, lifespan="on"
@@ -90,20 +92,21 @@ class RunningServer:
         wait_until(lambda: self.context.engine.ready is not None)
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=10, trust_env=False, **options)
+        return httpx.Client(base_url=self.url, timeout=10, trust_env=False, verify=False, **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        with self.client() as client:
-            return client.post(path, json=body, **options) if body is not None else client.post(path, **options)
+        if body is not None:
+            options["json"] = body
+        return self._client.post(path, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        with self.client() as client:
-            return client.get(path, **options)
+        return self._client.get(path, **options)
 
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=10, **options)
 
     def close(self) -> None:
+        self._client.close()
         self._server.should_exit = True
         self._thread.join(15)
         assert not self._thread.is_alive(), "the server did not end"
@@ -123,36 +126,51 @@ def wait_until_fixture() -> Callable[..., None]:
     return wait_until
 
 
+StartServer = Callable[..., AbstractContextManager[RunningServer]]
 MakeServer = Callable[..., RunningServer]
 
 
-@pytest.fixture
-def make_server(tmp_path: Path, assets: ModelAssets) -> Iterator[MakeServer]:
-    """Makes servers; ``scheduler_runs=False`` leaves the fake unstarted, ``assets`` and settings may be given."""
-    servers: list[RunningServer] = []
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory: pytest.TempPathFactory, assets: ModelAssets) -> StartServer:
+    """Starts servers; ``scheduler_runs=False`` leaves the fake unstarted, assets and settings may be given."""
 
-    def make(
+    @contextmanager
+    def start(
         *,
         scheduler_runs: bool = True,
         behaviour: Behaviour | None = None,
         with_assets: ModelAssets | None = None,
         **settings: Any,
-    ) -> RunningServer:
+    ) -> Iterator[RunningServer]:
         chosen = with_assets or assets
-        endpoint = f"ipc://{tmp_path}/s{len(servers)}"
+        endpoint = f"ipc://{tmp_path_factory.mktemp('ipc')}/s"
         fake = FakeScheduler(endpoint, Vocabulary.from_tokenizer_json(chosen.tokenizer_json), behaviour)
         if scheduler_runs:
             fake.start()
         server = RunningServer(HttpConfig(endpoint=endpoint, **settings), chosen, fake)
-        servers.append(server)
-        if scheduler_runs:
-            server.wait_ready()
-        return server
+        try:
+            if scheduler_runs:
+                server.wait_ready()
+            yield server
+        finally:
+            server.close()
+            fake.close()
 
-    yield make
-    for server in servers:
-        server.close()
-        server.scheduler.close()
+    return start
+
+
+@pytest.fixture(scope="session")
+def shared_server(start_server: StartServer) -> Iterator[RunningServer]:
+    """One server for tests that leave nothing behind: bad requests must not harm it."""
+    with start_server() as server:
+        yield server
+
+
+@pytest.fixture
+def make_server(start_server: StartServer) -> Iterator[MakeServer]:
+    """Makes servers that end with the test."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(start_server(**options))
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import openai
 import pytest
-from bench.fake_scheduler import Behaviour
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from bench.fake_scheduler import Behaviour
 from scheduler.messages import ErrorInfo
 
 MESSAGES = [{"role": "user", "content": "hello world"}]
