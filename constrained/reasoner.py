@@ -184,6 +184,9 @@ class ReasonerGrammarBackend(BaseGrammarBackend):
     def get_cached_or_future_value(
         self, key: GrammarSpec, require_reasoning: ReasoningSpec | None = None
     ) -> tuple[BaseGrammarObject | Future[BaseGrammarObject], bool]:
+        if require_reasoning is not None:
+            # Raises before anything is queued: a callback could tell nobody.
+            ThinkEndMarker(self.environment, require_reasoning.think_end_ids)
         value, is_hit = self.inner.get_cached_or_future_value(key, None)
         if require_reasoning is None:
             return value, is_hit

@@ -1,0 +1,167 @@
+"""Mask rows of a step, and the kernel that applies them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from constrained.auto import AutoGrammarBackend
+from constrained.base import BaseGrammarObject
+from constrained.environment import GrammarEnvironment
+from constrained.errors import NoLegalTokenError
+from constrained.mask_kernels import apply_vocab_mask
+from constrained.masks import GrammarMasks
+from constrained.reasoner import ReasonerGrammarObject
+from constrained.spec import ReasoningSpec
+
+Compile = Callable[..., BaseGrammarObject]
+ENGINES = ["xgrammar", "llguidance", "outlines"]
+
+
+def allowed(mask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Bool oracle of a packed mask. [R, V]"""
+    words = mask.numpy().view(np.uint8)
+    return torch.from_numpy(np.unpackbits(words, axis=1, bitorder="little")[:, :vocab_size].astype(bool))
+
+
+@pytest.mark.parametrize("vocab_size", [31, 32, 33, 349])
+def test_a_new_mask_allows_the_vocabulary_and_nothing_beyond(vocab_size: int) -> None:
+    mask = BaseGrammarObject.allocate_vocab_mask(vocab_size, 2)
+    assert mask.shape == (2, (vocab_size + 31) // 32)
+    assert mask.dtype == torch.int32
+    assert allowed(mask, mask.shape[1] * 32).sum(1).tolist() == [vocab_size] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("vocab_size", "words"), [(64, 2), (70, 3), (100, 2)])
+def test_the_kernel_forbids_exactly_what_the_mask_does(dtype: torch.dtype, vocab_size: int, words: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    logits = torch.randn(4, vocab_size, generator=generator).to(dtype)
+    mask = torch.randint(-(2**31), 2**31, (4, words), dtype=torch.int32, generator=generator)
+    keep = torch.zeros(4, vocab_size, dtype=torch.bool)
+    covered = min(vocab_size, words * 32)
+    keep[:, :covered] = allowed(mask, covered)
+    expected = torch.where(keep, logits, torch.tensor(float("-inf"), dtype=dtype))
+    apply_vocab_mask(logits, mask)
+    assert torch.equal(logits, expected)
+
+
+def test_the_kernel_touches_only_the_rows_it_is_told_to() -> None:
+    logits = torch.zeros(4, 40)
+    mask = torch.zeros(2, 2, dtype=torch.int32)
+    apply_vocab_mask(logits, mask, torch.tensor([3, 1]))
+    assert torch.isinf(logits).all(1).tolist() == [False, True, False, True]
+
+
+def test_the_kernel_refuses_a_mask_of_another_shape_or_type() -> None:
+    with pytest.raises(ValueError, match="rows"):
+        apply_vocab_mask(torch.zeros(2, 32), torch.zeros(3, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="int32"):
+        apply_vocab_mask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int64))
+
+
+def test_the_triton_kernel_agrees_with_the_native_one() -> None:
+    script = Path(__file__).parent / "triton_mask_agrees.py"
+    environ = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "agree", done.stderr
+
+
+@pytest.fixture
+def masks(environment: GrammarEnvironment) -> GrammarMasks:
+    return GrammarMasks(environment, max_slots=4)
+
+
+def test_two_steps_in_flight_never_share_rows(masks: GrammarMasks, compile_here: Compile) -> None:
+    grammar = compile_here("regex", "a", "llguidance")
+    masks.begin()
+    masks.fill([grammar], [0])
+    first = masks.rows(2)
+    before = first.clone()
+    masks.begin()
+    masks.fill([compile_here("regex", "b", "llguidance")], [0])
+    second = masks.rows(2)
+    assert torch.equal(first, before)
+    assert not torch.equal(first[0], second[0])
+
+
+def test_a_reused_set_allows_everything_again(masks: GrammarMasks, compile_here: Compile) -> None:
+    full = BaseGrammarObject.allocate_vocab_mask(masks.rows(1).shape[1] * 32 - 3, 1)
+    masks.begin()
+    masks.fill([compile_here("regex", "a", "llguidance")], [1])
+    for _ in range(2):
+        masks.begin()
+    rows = masks.rows(3)
+    assert full.shape == rows[:1].shape
+    assert (rows == rows[0]).all()
+
+
+def test_rows_without_a_constraint_are_skipped(masks: GrammarMasks, compile_here: Compile) -> None:
+    thinking = ReasonerGrammarObject(
+        compile_here("regex", "a", "llguidance"), ReasoningSpec(think_end_ids=(258,), is_thinking=True)
+    )
+    masks.begin()
+    assert masks.fill([thinking], [0]) == []
+    assert torch.equal(masks.rows(2)[0], masks.rows(2)[1])
+
+
+def test_a_row_that_allows_nothing_is_told_before_sampling(masks: GrammarMasks, compile_here: Compile) -> None:
+    dead = compile_here("regex", "a[.]b", "llguidance")
+    dead.set_stop_token_ids([ord(".")])
+    dead.accept_token(ord("a"))
+    alive = compile_here("regex", "b", "xgrammar")
+    masks.begin()
+    assert masks.fill([alive, dead], [0, 2]) == [2]
+    with pytest.raises(NoLegalTokenError):
+        masks.fill_drafts(dead, 3, [])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_draft_rows_are_filled_up_to_the_first_illegal_draft_and_leave_the_state(
+    masks: GrammarMasks, compile_here: Compile, engine: str
+) -> None:
+    grammar = compile_here("regex", "abc[xy]", engine)
+    masks.begin()
+    assert masks.fill_drafts(grammar, 0, [ord("a"), ord("b"), ord("x")]) == 2
+    rows = allowed(masks.rows(4), 349)
+    assert rows[0].nonzero().flatten().tolist() == [97, 259, 260]
+    assert rows[1].nonzero().flatten().tolist() == [98, 261]
+    assert rows[2].nonzero().flatten().tolist() == [99]
+    assert rows[3].all()
+    grammar.accept_token(ord("a"))
+
+
+def test_drafts_behind_the_end_are_not_legal(masks: GrammarMasks, compile_here: Compile) -> None:
+    masks.begin()
+    assert masks.fill_drafts(compile_here("regex", "ab", "xgrammar"), 0, [ord("a"), ord("b"), ord("a")]) == 2
+
+
+def test_parallel_filling_equals_filling_one_by_one(environment_with: Callable[..., GrammarEnvironment]) -> None:
+    environment = environment_with(parallel_fill_rows=4, fill_threads=2)
+    engines = AutoGrammarBackend(environment)
+    reasoning = ReasoningSpec(think_end_ids=(258,), is_thinking=True)
+    grammars: list[BaseGrammarObject] = []
+    for index in range(24):
+        grammar = engines.backend(ENGINES[index % 3]).dispatch_regex(f"a{{0,{index}}}b?").copy()
+        for _ in range(index // 2):
+            grammar.accept_token(97)
+        if index % 5 == 0:
+            grammar = ReasonerGrammarObject(grammar.copy(), reasoning)
+            for token_id in [258, 97][: index // 5]:
+                grammar.accept_token(token_id)
+        elif index % 7 == 0:
+            grammar.accept_token(256)
+        grammars.append(grammar)
+    together = BaseGrammarObject.allocate_vocab_mask(environment.vocab_size, len(grammars))
+    one_by_one = together.clone()
+    BaseGrammarObject.fill_vocab_mask_batched(grammars, together, range(len(grammars)))
+    for row, grammar in enumerate(grammars):
+        grammar.fill_vocab_mask(one_by_one, row)
+    assert torch.equal(together, one_by_one)
