@@ -28,5 +28,5 @@ class DummySource(TensorSource):
     def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         if name.endswith("norm.weight"):
             return torch.ones(*shape)
-        generator = torch.Generator().manual_seed((self._seed << 32) ^ zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         return torch.randn(*shape, generator=generator) * 0.02

@@ -94,6 +94,8 @@ class Decoder:
             attended = attention.attend(index, plan, query, key, value)
             hidden += layer.output(attended)
             hidden += layer.mlp(self._norm(hidden, layer.post_attention_norm))
+        if batch.logits_index.numel() == 0:
+            return hidden.new_empty((0, self.vocab_size), dtype=torch.float32)
         wanted = self._norm(hidden.index_select(0, batch.logits_index), self._weights.final_norm)
         return self._weights.head(wanted).float()
 

@@ -37,7 +37,9 @@ class TransformersModel:
         """Logits [S, V] float32 of the batch's ``logits_index``."""
         token = current_pass.set(PagedPass(attention, attention.plan(batch), self._layer_of))
         try:
-            selection = {"logits_to_keep": batch.logits_index} if self._selects_logits else {}
+            # No product is made of no rows: where no logits are wanted, one row's are computed and dropped.
+            wanted = batch.logits_index if batch.logits_index.numel() else batch.positions.new_zeros(1)
+            selection = {"logits_to_keep": wanted} if self._selects_logits else {}
             output = self._model(
                 input_ids=batch.token_ids.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(0),
@@ -47,7 +49,9 @@ class TransformersModel:
         finally:
             current_pass.reset(token)
         logits: torch.Tensor = output.logits[0]
-        return (logits if self._selects_logits else logits.index_select(0, batch.logits_index)).float()
+        if not self._selects_logits:
+            logits = logits.index_select(0, wanted)
+        return logits[: batch.logits_index.numel()].float()
 
 
 def check_support(model_config: PretrainedConfig) -> None:
@@ -125,6 +129,8 @@ def load_transformers_model(
             attn_implementation=IMPLEMENTATION,
             local_files_only=True,
             use_safetensors=True,
+            # Reported instead of raised, to be refused with the rest.
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
         _refuse_misfits(report)

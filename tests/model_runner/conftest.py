@@ -20,7 +20,7 @@ VOCAB_SIZE = 101
 TINY: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
-    "intermediate_size": 100,
+    "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -75,7 +75,11 @@ def reference_logits() -> Callable[[Path, Sequence[int]], torch.Tensor]:
 
     def logits(path: Path, token_ids: Sequence[int]) -> torch.Tensor:
         if path not in models:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+            config = AutoConfig.from_pretrained(path)
+            config._experts_implementation = "eager"
+            model = AutoModelForCausalLM.from_pretrained(
+                path, config=config, dtype=torch.float32, attn_implementation="eager"
+            )
             models[path] = model.eval()
         with torch.no_grad():
             result: torch.Tensor = models[path](torch.tensor([list(token_ids)]), use_cache=False).logits[0]
@@ -84,24 +88,32 @@ def reference_logits() -> Callable[[Path, Sequence[int]], torch.Tensor]:
     return logits
 
 
-def row(
-    token_ids: Sequence[int],
-    pages: Sequence[int],
-    *,
-    start: int = 0,
-    stop: int | None = None,
-    num_logits: int | None = None,
-) -> ForwardRow:
+@pytest.fixture(scope="session")
+def make_row() -> Callable[..., ForwardRow]:
     """Positions ``start`` to ``stop`` of a text, with logits for all of them unless told otherwise."""
-    chunk = list(token_ids[start:stop])
-    return ForwardRow(chunk, start, list(pages), len(chunk) if num_logits is None else num_logits)
+
+    def make(
+        token_ids: Sequence[int],
+        pages: Sequence[int],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        num_logits: int | None = None,
+    ) -> ForwardRow:
+        chunk = list(token_ids[start:stop])
+        return ForwardRow(chunk, start, list(pages), len(chunk) if num_logits is None else num_logits)
+
+    return make
 
 
-def run_in_chunks(
-    runner: ModelRunner, token_ids: Sequence[int], pages: Sequence[int], cuts: Sequence[int]
-) -> torch.Tensor:
+@pytest.fixture(scope="session")
+def run_in_chunks(make_row: Callable[..., ForwardRow]) -> Callable[..., torch.Tensor]:
     """[T, V] logits of a text computed alone, in chunks that end at ``cuts`` and at its end."""
-    bounds = [0, *cuts, len(token_ids)]
-    return torch.cat(
-        [runner.forward([row(token_ids, pages, start=a, stop=b)]) for a, b in itertools.pairwise(bounds) if b > a]
-    )
+
+    def run(
+        runner: ModelRunner, token_ids: Sequence[int], pages: Sequence[int], cuts: Sequence[int] = ()
+    ) -> torch.Tensor:
+        bounds = itertools.pairwise([0, *cuts, len(token_ids)])
+        return torch.cat([runner.forward([make_row(token_ids, pages, start=a, stop=b)]) for a, b in bounds])
+
+    return run

@@ -1,0 +1,177 @@
+"""A GGUF file and the safetensors it was converted from are the same model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig
+
+from model_runner.errors import ModelLoadError
+from model_runner.runner import ModelRunner
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "llama", {}),
+    "llama tied": ("llama", "llama", {"tie_word_embeddings": True}),
+    "llama with biases": ("llama", "llama", {"attention_bias": True}),
+    "linear rope": (
+        "llama",
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}},
+    ),
+    "smollm3": ("smollm3", "smollm3", {"num_hidden_layers": 4, "attention_bias": False}),
+    "qwen2": ("qwen2", "qwen2", {}),
+    "qwen3": ("qwen3", "qwen3", {"head_dim": 16}),
+    "qwen3moe": (
+        "qwen3moe",
+        "qwen3_moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "head_dim": 16,
+            "norm_topk_prob": True,
+        },
+    ),
+}
+
+# llama.cpp's names, from its conversion script: independent of the table under test.
+GLOBALS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+LAYER = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+}
+
+
+def write_gguf(folder: Path, path: Path, architecture: str, **changes: Any) -> None:
+    """Convert a checkpoint as llama.cpp's script does, in float32."""
+    config = AutoConfig.from_pretrained(folder)
+    rope = config.rope_parameters
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if architecture == "qwen3moe":
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    experts: dict[tuple[str, str], dict[int, np.ndarray]] = {}
+    for name, tensor in {**load_file(folder / "model.safetensors"), **changes}.items():
+        array = tensor.numpy()
+        if name in GLOBALS or not name.startswith("model.layers."):
+            writer.add_tensor(GLOBALS.get(name, name), array)
+            continue
+        _, _, index, rest = name.split(".", 3)
+        if ".experts." in rest:
+            _, _, expert, projection, _ = rest.split(".")
+            experts.setdefault((index, LAYER["mlp." + projection] + "_exps"), {})[int(expert)] = array
+            continue
+        module, kind = rest.rsplit(".", 1)
+        if architecture in ("llama", "smollm3") and module in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = config.num_attention_heads if "q_proj" in module else config.num_key_value_heads
+            array = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:]).swapaxes(1, 2)
+            array = np.ascontiguousarray(array.reshape(tensor.shape))
+        writer.add_tensor(f"blk.{index}.{LAYER[module]}.{kind}", array)
+    for (index, module), arrays in experts.items():
+        writer.add_tensor(f"blk.{index}.{module}.weight", np.stack([arrays[expert] for expert in sorted(arrays)]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_gguf_gives_the_logits_of_its_safetensors(
+    case: str,
+    make_checkpoint: Callable[..., Path],
+    load_runner: Callable[..., ModelRunner],
+    run_in_chunks: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    architecture, model_type, overrides = CASES[case]
+    folder = make_checkpoint(model_type, **overrides)
+    write_gguf(folder, tmp_path / "model.gguf", architecture)
+    runner = load_runner(tmp_path / "model.gguf")
+    token_ids = random.Random(1).choices(range(runner.vocab_size), k=70)
+    assert torch.equal(
+        run_in_chunks(runner, token_ids, range(5)), run_in_chunks(load_runner(folder), token_ids, range(5))
+    )
+
+
+def test_precomputed_rope_factors_divide_the_frequencies(
+    make_checkpoint: Callable[..., Path],
+    load_runner: Callable[..., ModelRunner],
+    run_in_chunks: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_checkpoint("llama")
+    write_gguf(folder, tmp_path / "model.gguf", "llama", **{"rope_freqs.weight": torch.full((8,), 4.0)})
+    linear = make_checkpoint("llama", rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0})
+    token_ids = random.Random(1).choices(range(101), k=70)
+    torch.testing.assert_close(
+        run_in_chunks(load_runner(tmp_path / "model.gguf"), token_ids, range(5)),
+        run_in_chunks(load_runner(linear), token_ids, range(5)),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+def test_an_architecture_we_do_not_load_is_refused_by_name(
+    make_checkpoint: Callable[..., Path], load_runner: Callable[..., ModelRunner], tmp_path: Path
+) -> None:
+    write_gguf(make_checkpoint("llama"), tmp_path / "model.gguf", "rwkv7")
+    with pytest.raises(ModelLoadError, match=r"rwkv7.*llama.*qwen3"):
+        load_runner(tmp_path / "model.gguf")
+
+
+def test_a_tensor_without_a_place_is_refused_by_name(
+    make_checkpoint: Callable[..., Path], load_runner: Callable[..., ModelRunner], tmp_path: Path
+) -> None:
+    extra = {"model.layers.0.self_attn.q_norm.weight": torch.ones(16)}
+    write_gguf(make_checkpoint("llama"), tmp_path / "model.gguf", "llama", **extra)
+    with pytest.raises(ModelLoadError, match=r"model\.layers\.0\.self_attn\.q_norm\.weight"):
+        load_runner(tmp_path / "model.gguf")
+
+
+def test_a_cut_file_is_refused(
+    make_checkpoint: Callable[..., Path], load_runner: Callable[..., ModelRunner], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(make_checkpoint("llama"), path, "llama")
+    content = path.read_bytes()
+    for length in (0, 3, 100, len(content) // 2):
+        path.write_bytes(content[:length])
+        with pytest.raises(ModelLoadError, match="GGUF"):
+            load_runner(path)
