@@ -54,7 +54,10 @@ def run_scheduler(
     try:
         scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals)
     except Exception as error:
-        logger.exception("the scheduler could not start")
+        from model_runner.errors import ModelLoadError
+
+        if not isinstance(error, ModelLoadError):  # its message is all that a person needs
+            logger.exception("the scheduler could not start")
         status.send(("failed", str(error) or type(error).__name__))
         raise SystemExit(1) from error
     signals.on_terminate = scheduler.drain
