@@ -93,6 +93,7 @@ class SamplerState:
         self.orchestrator = BatchedPenalizerOrchestrator(vocab_size, self._penalized)
         self._layout: StepLayout | None = None
 
+    @torch.inference_mode()
     def add(
         self,
         key: Hashable,
@@ -135,6 +136,7 @@ class SamplerState:
             self._penalized.reqs.append(choice)
             self._penalized.keys.append(key)
 
+    @torch.inference_mode()
     def remove(self, key: Hashable) -> None:
         """End a choice; silent when it is unknown."""
         if self._choices.pop(key, None) is None:
@@ -150,6 +152,7 @@ class SamplerState:
         batch.row_of = {kept: index for index, kept in enumerate(batch.keys)}
         self.orchestrator.filter(torch.tensor(keep, dtype=torch.int64, device=self.device))
 
+    @torch.inference_mode()
     def sample(
         self, logits: torch.Tensor, rows: Sequence[SampleRow], vocab_mask: torch.Tensor | None = None
     ) -> SampleOutput:
@@ -192,6 +195,7 @@ class SamplerState:
             logprobs = compute_logprobs(original, token_ids[layout.logprob_positions], layout.most_top_logprobs)
         return SampleOutput(token_ids, num_accepted, failed[layout.starts + num_accepted], logprobs, layout)
 
+    @torch.inference_mode()
     def rollback(self, key: Hashable, num_tokens: int) -> None:
         """Take the last ``num_tokens`` drawn tokens of a choice back, as if they had never been drawn.
 

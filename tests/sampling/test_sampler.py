@@ -257,6 +257,21 @@ def test_rollback_forgets_what_was_drawn() -> None:
     assert lives[0] == lives[1]
 
 
+def test_steps_and_rollbacks_mix_inside_and_outside_of_inference_mode() -> None:
+    state = new_state()
+    state.add("me", SamplingParams(max_tokens=90, frequency_penalty=0.1), (), seed=5)
+    with torch.inference_mode():
+        life = decode(state, {"me": []}, 70)
+    state.rollback("me", 3)
+    del life["me"][-3:]
+    decode(state, life, 3)
+    state.add("other", SamplingParams(max_tokens=90, frequency_penalty=0.1), (), seed=5)
+    with torch.inference_mode():
+        decode(state, life, 3, ["other"])
+    state.remove("me")
+    state.rollback("other", 2)
+
+
 def test_the_prompt_counts_for_repetition_when_asked_and_for_nothing_else() -> None:
     for penalize_prompt, expected in ((False, 9), (True, 4)):
         state = new_state()
