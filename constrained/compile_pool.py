@@ -8,6 +8,7 @@ fresh one; a job whose future is cancelled, or that passes its deadline, ends wi
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import signal
@@ -44,6 +45,8 @@ from constrained.errors import (
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
 from constrained.zygote_client import ZygoteClient, ZygoteGoneError
+
+logger = logging.getLogger(__name__)
 
 _MAX_REPLY_BYTES = 1 << 30
 _MAX_FAILED_STARTS = 3
@@ -132,6 +135,10 @@ class CompilePool:
                 try:
                     self._turn()
                 except ZygoteGoneError:
+                    self._lose_zygote()
+                except Exception:
+                    # A fault of ours must not leave every later request waiting: start afresh.
+                    logger.exception("the grammar compile pool failed")
                     self._lose_zygote()
         finally:
             self._close()

@@ -95,10 +95,9 @@ class CompileService:
         The future's result may be an :class:`InvalidGrammarObject`; it never raises. Cancelling it leaves the compile.
         """
         self.metrics.add("grammar_requests_total")
-        if len(spec.value.encode(errors="surrogatepass")) > self._environment.config.max_spec_bytes:
-            limit = self._environment.config.max_spec_bytes
-            error = InvalidGrammarError(f"response_format is longer than {limit} bytes; make it shorter")
-            return InvalidGrammarObject(self._environment, error), True
+        refusal = self._refusal(spec)
+        if refusal is not None:
+            return InvalidGrammarObject(self._environment, refusal), True
         with self._lock:
             entry = self._cache.get(spec)
             if entry is not None:
@@ -119,6 +118,17 @@ class CompileService:
             self._threads.submit(self._take_off, flight)
         future.add_done_callback(lambda _: self._leave(flight, future))
         return future, False
+
+    def _refusal(self, spec: GrammarSpec) -> InvalidGrammarError | None:
+        """What can be told without a compiler."""
+        limit = self._environment.config.max_spec_bytes
+        try:
+            num_bytes = len(spec.value.encode())
+        except UnicodeEncodeError as error:
+            return InvalidGrammarError(f"response_format is not valid Unicode: {error.reason} at {error.start}")
+        if num_bytes > limit:
+            return InvalidGrammarError(f"response_format is longer than {limit} bytes; make it shorter")
+        return None
 
     def set_cache(self, spec: GrammarSpec, grammar: BaseGrammarObject) -> None:
         with self._lock:

@@ -213,18 +213,18 @@ class Ranks:
         """First pass: collect; second pass: answer with everyone's."""
         self.mine.append(mine.clone())
         if len(self.mine) <= len(self.built):
-            raise _OneMoreRank
+            raise _OneMoreRankError
         return self.mine[: len(self.built)]
 
     def step(self) -> list[list[str]]:
         self.mine = []
         for manager, _ in self.built:
-            with pytest.raises(_OneMoreRank):
+            with pytest.raises(_OneMoreRankError):
                 manager.get_ready_grammar_requests()
         return [[req.request_id for req in manager.get_ready_grammar_requests()] for manager, _ in self.built]
 
 
-class _OneMoreRank(Exception):
+class _OneMoreRankError(Exception):
     pass
 
 
