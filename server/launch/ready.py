@@ -33,9 +33,15 @@ def ready_text(settings: ServeSettings, assets: ModelAssets, port: int) -> str:
 
 def _example(name: str, settings: ServeSettings, assets: ModelAssets) -> dict[str, object]:
     if assets.chat_template is None:
-        return {"model": name, "prompt": "The capital of France is", "max_tokens": 16}
-    return {
+        return {"model": name, "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}
+    example: dict[str, object] = {
         "model": name,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 64,
+        "temperature": 0,
     }
+    if settings.grammar_backend != "none":
+        schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        form = {"type": "json_schema", "json_schema": {"name": "capital", "schema": schema, "strict": True}}
+        example["response_format"] = form
+    return example
