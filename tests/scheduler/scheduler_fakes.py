@@ -134,6 +134,8 @@ class FakeExecutor:
         self.fail_next: set[str] = set()
         self._previous: list[int | None] = []
         self._results: deque[StepResult] = deque()
+        self._pages_in_use: deque[dict[int, set[int]]] = deque()
+        """For each step launched and not collected, the pages of its rows by request."""
 
     def add(self, request: Request) -> None:
         assert request.key not in self.live
@@ -141,9 +143,12 @@ class FakeExecutor:
 
     def remove(self, request: Request) -> None:
         self.live.remove(request.key)
+        assert all(request.key not in pages for pages in self._pages_in_use), "removed while a step refers to it"
 
     def launch(self, plan: StepPlan) -> None:
         assert len(self._results) <= self.max_in_flight
+        self._check_written_pages(plan)
+        self._pages_in_use.append({row.request.key: set(row.block_table) for row in plan.rows})
         self.plans.append(plan)
         results = []
         drawn: list[int | None] = []
@@ -155,7 +160,17 @@ class FakeExecutor:
         self._results.append(StepResult(results))
 
     def collect(self) -> StepResult:
+        self._pages_in_use.popleft()
         return self._results.popleft()
+
+    def _check_written_pages(self, plan: StepPlan) -> None:
+        """A page is written by one request alone, and only when no launched step of another refers to it."""
+        tables = {row.request.key: set(row.block_table) for row in plan.rows}
+        for row in plan.rows:
+            written = set(row.block_table[row.start // PAGE_SIZE : (row.end - 1) // PAGE_SIZE + 1])
+            for in_use in (*self._pages_in_use, tables):
+                for key, pages in in_use.items():
+                    assert key == row.request.key or not written & pages, "a page of another request is written"
 
     def _run(self, row: PlanRow) -> RowResult:
         request = row.request

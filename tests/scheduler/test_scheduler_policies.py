@@ -154,6 +154,22 @@ def test_out_of_pages_the_youngest_gives_way_and_all_finish(max_in_flight: int) 
 
 
 @BOTH
+@pytest.mark.parametrize(("prompt_length", "fits"), [(12, True), (16, False)])
+def test_an_admission_leaves_a_page_to_each_running_request(max_in_flight: int, prompt_length: int, fits: bool) -> None:
+    harness = Harness(max_in_flight, num_pages=8, prefix_cache=False)
+    harness.submit("running", [1] * 14, max_tokens=9)
+    harness.step()
+    # 4 of 8 pages are left; taking all of them would soon push somebody out again.
+    harness.submit("newcomer", [2] * prompt_length, max_tokens=5)
+    harness.step()
+    assert len(harness.planner.running) == (2 if fits else 1)
+    harness.run()
+    assert harness.finish("newcomer").reason == "length"
+    if not fits:
+        assert harness.planner.counters.preemptions == 0
+
+
+@BOTH
 def test_a_request_as_large_as_the_pool_runs_among_others(max_in_flight: int) -> None:
     harness = Harness(max_in_flight, num_pages=8)
     total = 8 * PAGE_SIZE
