@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -32,7 +33,7 @@ class GgufSource(TensorSource):
     def __init__(self, path: Path) -> None:
         super().__init__()
         try:
-            reader = gguf.GGUFReader(path)
+            reader = _PlainReader(path)
         except (ValueError, IndexError, KeyError, OSError) as error:
             raise ModelLoadError(f"{path} is not a whole GGUF file: {error}") from error
         self.architecture, self.config = build_config(reader, path)
@@ -69,6 +70,23 @@ class GgufSource(TensorSource):
         for expert in range(tensor.data.shape[0]):
             name = f"model.layers.{index}.mlp.experts.{expert}.{EXPERT_NAMES[rest]}.weight"
             self._places[name] = _Place(tensor, expert)
+
+
+class _PlainReader(gguf.GGUFReader):
+    """
+    Reads through a plain array over the mapping.
+
+    The vocabulary's hundred thousand strings are views of it, and a view of a ``numpy.memmap`` costs many times that
+    of an array: most of the time it takes to load a small model.
+    """
+
+    @property
+    def data(self) -> Any:
+        return self._data
+
+    @data.setter
+    def data(self, mapping: Any) -> None:
+        self._data = np.asarray(mapping)
 
 
 def _undo_permutation(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
