@@ -5,21 +5,16 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from constrained import llguidance_backend, outlines_backend, xgrammar_backend
 from constrained.base import GRAMMAR_BACKEND_REGISTRY, BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.llguidance_backend import LLGuidanceBackend
+from constrained.outlines_backend import OutlinesBackend
 from constrained.schema import PrepareOptions, SchemaError, prepare
 from constrained.spec import GrammarSpec
+from constrained.xgrammar_backend import XGrammarBackend
 
-BUILT_IN_BACKENDS = tuple(
-    module.name
-    for module in (
-        llguidance_backend.LLGuidanceBackend,
-        xgrammar_backend.XGrammarBackend,
-        outlines_backend.OutlinesBackend,
-    )
-)
+BUILT_IN_BACKENDS = (LLGuidanceBackend.name, XGrammarBackend.name, OutlinesBackend.name)
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,11 @@ class AutoGrammarBackend(BaseGrammarBackend):
                 grammar = backend.dispatch_json(prepared.text)
             case "regex":
                 grammar = backend.dispatch_regex(prepared.text)
-            case "ebnf" | "lark":
+            case "lark":
+                if not isinstance(backend, LLGuidanceBackend):
+                    raise TypeError(f"a Lark grammar was prepared for {prepared.backend}")
+                grammar = backend.dispatch_lark(prepared.text)
+            case "ebnf":
                 grammar = backend.dispatch_ebnf(prepared.text)
             case "structural_tag":
                 grammar = backend.dispatch_structural_tag(prepared.text)

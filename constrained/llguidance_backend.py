@@ -123,14 +123,15 @@ class LLGuidanceBackend(BaseGrammarBackend):
 
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
         """Lark as it is, GBNF translated; the first rule decides which it is."""
-        if value.startswith(_OPTIONS):
-            lark = value.removeprefix(_OPTIONS)
-        else:
-            try:
-                lark = any_to_lark(value)
-            except Exception as error:  # the translator raises bare exceptions of several kinds
-                raise InvalidGrammarError(f"invalid grammar: {_reason(str(error))}") from error
-            lark = lark.replace("%llguidance {}", "", 1)
+        try:
+            lark = any_to_lark(value)
+        except Exception as error:  # the translator raises bare exceptions of several kinds
+            raise InvalidGrammarError(f"invalid grammar: {_reason(str(error))}") from error
+        return self.dispatch_lark(lark.replace("%llguidance {}", "", 1))
+
+    def dispatch_lark(self, value: str) -> BaseGrammarObject:
+        """A grammar in llguidance's dialect of Lark."""
+        lark = value.removeprefix(_OPTIONS)
         if "%llguidance" in lark:
             raise InvalidGrammarError("invalid grammar: %llguidance options are set by the server")
         return self._compile("grammar", _OPTIONS + lark)
