@@ -44,6 +44,9 @@ class ChatTemplateError(ValueError):
     """The model's template is not valid Jinja."""
 
 
+_CHECK_DEADLINE = "scansion_check_deadline"
+
+
 class _TemplateRaisedError(Exception):
     """The template called ``raise_exception``."""
 
@@ -122,23 +125,23 @@ class ChatTemplate:
 
     def _bounded(self, variables: dict[str, Any]) -> str:
         deadline = time.monotonic() + self._timeout
+
+        def check_deadline() -> None:
+            if time.monotonic() > deadline:
+                raise BadRequestError("The chat template took too long on these messages.", param="messages")
+
         pieces: list[str] = []
         size = 0
-
-        def expired() -> BadRequestError:
-            return BadRequestError("The chat template took too long on these messages.", param="messages")
-
         assert self._template is not None  # render() refused a model without one
         try:
-            for piece in self._template.generate(variables):
+            for piece in self._template.generate({**variables, _CHECK_DEADLINE: check_deadline}):
                 pieces.append(piece)
                 size += len(piece)
                 if size > self._max_chars:
                     raise BadRequestError(
                         f"The chat template rendered more than {self._max_chars} characters.", param="messages"
                     )
-                if time.monotonic() > deadline:
-                    raise expired()
+                check_deadline()
         except BadRequestError:
             raise
         except _TemplateRaisedError as error:
@@ -162,6 +165,17 @@ class ChatTemplate:
         return text[:position].rstrip() if trims else text[:position]
 
 
+class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Every turn of every loop looks at the clock: a loop that writes nothing gives nobody else the chance to."""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in list(template.find_all(jinja2.nodes.For)):
+            check = jinja2.nodes.Call(jinja2.nodes.Name(_CHECK_DEADLINE, "load"), [], [], None, None)
+            loop.body.insert(0, jinja2.nodes.ExprStmt(check).set_lineno(loop.lineno))
+        return template
+
+
 class _GenerationTag(jinja2.ext.Extension):
     """``{% generation %}…{% endgeneration %}`` marks the assistant's part for training; here it only passes through."""
 
@@ -172,8 +186,8 @@ class _GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+def _environment() -> _BoundedEnvironment:
+    environment = _BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json

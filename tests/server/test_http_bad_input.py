@@ -181,7 +181,8 @@ BAD_CASES = [
 
 @pytest.mark.parametrize(("fields", "param", "stream"), BAD_CASES, ids=[case[1] for case in BAD_CASES])
 def test_a_bad_field_is_named(shared_server, fields, param, stream):
-    assert_refused(lambda: shared_server.post(CHAT, {**GOOD, "stream": stream, **fields}), 400, param)
+    content = json.dumps({**GOOD, "stream": stream, **fields}).encode()
+    assert_refused(lambda: shared_server.post(CHAT, content=content), 400, param)
 
 
 def test_the_server_is_unharmed_by_all_of_that(shared_server):
