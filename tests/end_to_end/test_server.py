@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -88,3 +91,20 @@ def test_the_http_process_holds_no_torch(server: Any) -> None:
     for child in direct:
         if child.pid != scheduler.pid:
             assert not any("libtorch" in mapping.path for mapping in child.memory_maps())
+
+
+def test_the_dashboard_shows_only_metrics_that_exist(server: Any) -> None:
+    exported = {
+        sample.name
+        for family in text_string_to_metric_families(server.get("/metrics").text)
+        for sample in family.samples
+    }
+    dashboard = json.loads((Path(__file__).parents[2] / "docker" / "grafana-dashboard.json").read_text())
+    shown = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"scansion_\w+", target["expr"])
+    }
+    assert shown
+    assert shown <= exported
