@@ -42,3 +42,9 @@ REFUSED_FIELDS: dict[str, str] = {
     "length_penalty": "beam search is not served.",
 }
 """Field of a completions request that is a 400, and why."""
+
+
+def as_table(fields: dict[str, str]) -> str:
+    """One of the lists above as the table ``docs/api.md`` shows."""
+    rows = [f"| `{name}` | {reason.rstrip('.')} |" for name, reason in fields.items()]
+    return "\n".join(["| field | why |", "|---|---|", *rows])

@@ -1,0 +1,38 @@
+"""``docs/api.md`` says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import server.errors
+from server.chat.protocol import ChatCompletionRequest
+from server.completions.protocol import CompletionRequest
+from server.errors import ApiError
+from server.ignored_fields import IGNORED_FIELDS, IGNORED_NESTED_FIELDS, REFUSED_FIELDS, as_table
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+FIELD_CELLS = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("fields", [IGNORED_FIELDS, IGNORED_NESTED_FIELDS, REFUSED_FIELDS])
+def test_the_published_lists_are_the_codes_own(fields):
+    assert as_table(fields) in PAGE
+
+
+@pytest.mark.parametrize("name", sorted({*ChatCompletionRequest.model_fields, *CompletionRequest.model_fields}))
+def test_every_field_has_a_row(name):
+    assert f"`{name}`" in FIELD_CELLS
+
+
+def test_every_endpoint_is_named(shared_server):
+    for path in shared_server.get("/openapi.json").json()["paths"]:
+        assert path.replace("model_id", "id") in PAGE
+
+
+def test_every_status_and_code_of_an_error_class_is_in_the_table():
+    for kind in vars(server.errors).values():
+        if isinstance(kind, type) and issubclass(kind, ApiError) and kind is not ApiError and kind.default_code:
+            assert re.search(rf"\| {kind.status} \| [^|]*`{kind.default_code}`", PAGE), kind
