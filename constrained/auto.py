@@ -5,16 +5,29 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from constrained.base import GRAMMAR_BACKEND_REGISTRY, BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.base import (
+    GRAMMAR_BACKEND_REGISTRY,
+    BaseGrammarBackend,
+    BaseGrammarObject,
+    InvalidGrammarObject,
+    refuse,
+)
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
 from constrained.outlines_backend import OutlinesBackend
-from constrained.schema import PrepareOptions, SchemaError, prepare
+from constrained.schema import PreparedGrammar, PrepareOptions, SchemaError, prepare
 from constrained.spec import GrammarSpec
 from constrained.xgrammar_backend import XGrammarBackend
 
 BUILT_IN_BACKENDS = (LLGuidanceBackend.name, XGrammarBackend.name, OutlinesBackend.name)
+
+_KIND_NAMES = {
+    "json_schema": "JSON Schema",
+    "regex": "regular expressions",
+    "ebnf": "EBNF grammars",
+    "structural_tag": "structural tags",
+}
 
 
 @dataclass(frozen=True)
@@ -70,22 +83,43 @@ class AutoGrammarBackend(BaseGrammarBackend):
             prepared = prepare(spec, options)
         except SchemaError as error:
             raise InvalidGrammarError(error.message, pointer=error.pointer) from error
+        notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
+        if prepared.kind == "ebnf" and prepared.text == spec.value:
+            name, grammar = self._dispatch_first_dialect(spec.value, wanted)
+            return Compiled(name, grammar, notices)
+        if wanted not in (self.name, prepared.backend):
+            raise refuse(wanted, _KIND_NAMES[spec.kind])
+        return Compiled(prepared.backend, _valid(self._dispatch(prepared)), notices)
+
+    def _dispatch(self, prepared: PreparedGrammar) -> BaseGrammarObject:
         backend = self.backend(prepared.backend)
         match prepared.kind:
             case "json_schema":
-                grammar = backend.dispatch_json(prepared.text)
+                return backend.dispatch_json(prepared.text)
             case "regex":
-                grammar = backend.dispatch_regex(prepared.text)
+                return backend.dispatch_regex(prepared.text)
+            case "structural_tag":
+                return backend.dispatch_structural_tag(prepared.text)
+            case "ebnf":
+                return backend.dispatch_ebnf(prepared.text)
             case "lark":
                 if not isinstance(backend, LLGuidanceBackend):
                     raise TypeError(f"a Lark grammar was prepared for {prepared.backend}")
-                grammar = backend.dispatch_lark(prepared.text)
-            case "ebnf":
-                grammar = backend.dispatch_ebnf(prepared.text)
-            case "structural_tag":
-                grammar = backend.dispatch_structural_tag(prepared.text)
-        notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
-        return Compiled(prepared.backend, _valid(grammar), notices)
+                return backend.dispatch_lark(prepared.text)
+
+    def _dispatch_first_dialect(self, text: str, wanted: str) -> tuple[str, BaseGrammarObject]:
+        """A client's grammar does not say its dialect: the first engine that reads it takes it.
+
+        Where none does, the error is that of the dialect the text looks like: only Lark has no ``::=``.
+        """
+        names = (XGrammarBackend.name, LLGuidanceBackend.name) if wanted == self.name else (wanted,)
+        errors = []
+        for name in names:
+            try:
+                return name, _valid(self.backend(name).dispatch_ebnf(text))
+            except InvalidGrammarError as error:
+                errors.append(error)
+        raise errors[0] if "::=" in text else errors[-1]
 
     def _init_value_dispatch(self, key: GrammarSpec) -> BaseGrammarObject:
         try:

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import numpy as np
+
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, register_grammar_backend
 from constrained.xgrammar_backend import XGrammarBackend
 
@@ -40,7 +42,7 @@ class MemoryBomb(_Misbehaving):
     def misbehave(self, value: str) -> None:
         blocks = []
         while True:
-            blocks.append(bytearray(16 << 20))
+            blocks.append(np.empty(16 << 20, dtype=np.uint8))
 
 
 class Slow(_Misbehaving):

@@ -134,12 +134,22 @@ def test_a_worker_killed_from_outside_costs_its_request_and_is_replaced(pool: Co
     assert_serves(pool)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_the_process_that_workers_are_forked_from_has_one_thread(pool: CompilePool) -> None:
+    # A fork copies the locks of other threads as they are, and not the threads that would open them.
+    assert_serves(pool)
+    zygote = parent_of(pool.worker_pids()[0])
+    assert len(os.listdir(f"/proc/{zygote}/task")) == 1
+
+
 def test_losing_the_process_that_forks_workers_loses_no_request(pool: CompilePool) -> None:
     assert_serves(pool)
     future = pool.submit(regex("0.5", "slow"))
     time.sleep(0.1)
-    parent = int(Path(f"/proc/{pool.worker_pids()[0]}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(parent, signal.SIGKILL)
+    os.kill(parent_of(pool.worker_pids()[0]), signal.SIGKILL)
     assert future.result(60).payload
 
 

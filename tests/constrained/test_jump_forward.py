@@ -1,0 +1,53 @@
+"""The compressed automaton: runs of states with a single way out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from constrained.jump_forward import JumpForwardMap
+
+
+def test_a_run_ends_at_a_choice_and_at_a_final_state() -> None:
+    edges = {0: {97: 1}, 1: {98: 2}, 2: {99: 3, 100: 4}, 3: {101: 5}, 4: {}, 5: {102: 6}, 6: {}}
+    forward = JumpForwardMap(edges, [4, 5, 6])
+    assert forward.forced(0) == b"ab"
+    assert forward.forced(1) == b"b"
+    assert forward.forced(2) == b""
+    assert forward.forced(3) == b"e"
+    assert forward.forced(5) == b""
+
+
+def test_a_circle_of_forced_states_ends() -> None:
+    forward = JumpForwardMap({0: {97: 1}, 1: {98: 0}}, [])
+    assert forward.forced(0) in (b"ab", b"a")
+    assert len(forward.forced(1)) <= 2
+
+
+def test_advancing_follows_bytes_and_tells_what_does_not_fit() -> None:
+    forward = JumpForwardMap({0: {0xC3: 1}, 1: {0xA9: 2, 0xA8: 3}, 2: {}, 3: {}}, [2, 3])
+    assert forward.forced(0) == b"\xc3"
+    assert forward.advance(0, "é".encode()) == 2
+    assert forward.advance(0, b"x") is None
+
+
+@given(words=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=5, unique=True))
+def test_what_is_forced_is_the_longest_common_continuation(words: list[str]) -> None:
+    prefixes = sorted({word[:n] for word in words for n in range(len(word) + 1)})
+    number = {prefix: index for index, prefix in enumerate(prefixes)}
+    edges: dict[int, dict[int, int]] = {index: {} for index in number.values()}
+    for prefix in prefixes:
+        for char in "ab":
+            if prefix + char in number:
+                edges[number[prefix]][ord(char)] = number[prefix + char]
+    forward = JumpForwardMap(edges, [number[word] for word in words])
+    for prefix in prefixes:
+        rest = [word[len(prefix) :] for word in words if word.startswith(prefix)]
+        common = "".join(
+            chars[0] for chars in itertools.takewhile(lambda c: len(set(c)) == 1, itertools.zip_longest(*rest))
+        )
+        assert forward.forced(number[prefix]) == common.encode(), (prefix, words)
+        assert re.fullmatch("[ab]*", common)
