@@ -50,7 +50,7 @@ class Console:
             return
         assert self._task is not None
         if self._bar.tasks[0].total is None:
-            self._bar.columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+            self._bar.columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn())
         self._bar.update(self._task, completed=done_bytes, total=total_bytes)
 
     def load(self, text: str, fraction: float) -> None:
@@ -63,7 +63,11 @@ class Console:
             return
         assert self._task is not None
         if fraction > 0 and self._bar.tasks[0].total is None:
-            self._bar.columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+            self._bar.columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.percentage:>3.0f}%"),
+            )
         self._bar.update(self._task, completed=fraction, total=1.0 if fraction > 0 else None)
 
     def finish_stage(self) -> None:

