@@ -24,7 +24,7 @@ from server.models.gguf_assets import assets_from_gguf
 from server.models.progress import SilentProgress
 
 PROMPT = "The sea at night is"
-MAX_TOKENS = 24
+MAX_TOKENS = 40
 GREEDY = {"temperature": 0.0}
 
 
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("temperature 1, top_p 0.5, seed 1", {"seed": 1, "top_p": 0.5}),
         ("temperature 1, min_p 0.2, seed 1", {"seed": 1, "min_p": 0.2}),
         ("temperature 0, repetition_penalty 1.3", {**GREEDY, "repetition_penalty": 1.3}),
-        ("temperature 0, frequency_penalty 1", {**GREEDY, "frequency_penalty": 1.0}),
-        ("temperature 0, presence_penalty 1", {**GREEDY, "presence_penalty": 1.0}),
+        ("temperature 0, frequency_penalty 2", {**GREEDY, "frequency_penalty": 2.0}),
+        ("temperature 0, presence_penalty 2", {**GREEDY, "presence_penalty": 2.0}),
         ('temperature 0, logit_bias {" dark": 5}', {**GREEDY, "logit_bias": {id_of(" dark"): 5.0}}),
         ('temperature 0, logit_bias {" a": -100}', {**GREEDY, "logit_bias": {id_of(" a"): -100.0}}),
         ('temperature 0, bad_words [" a"]', {**GREEDY, "bad_words_token_ids": ((id_of(" a"),),)}),
         (
-            'temperature 0, min_tokens 24, stop_token_ids ["."]',
-            {**GREEDY, "min_tokens": 24, "stop_token_ids": (id_of("."),)},
+            'temperature 0, min_tokens 20, stop_token_ids ["."]',
+            {**GREEDY, "min_tokens": 20, "stop_token_ids": (id_of("."),)},
         ),
         (
             "temperature 0, allowed_token_ids of three words",

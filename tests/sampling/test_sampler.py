@@ -308,3 +308,13 @@ def test_a_state_that_nobody_uses_any_more_holds_nothing() -> None:
     for key in range(4):
         state.remove(key)
     assert state.orchestrator.num_bytes == 0
+
+
+def test_a_broken_position_accepts_no_draft() -> None:
+    state = new_state()
+    state.add("me", SamplingParams(max_tokens=9, temperature=0.0), (), seed=0)
+    logits = torch.zeros(2, V)
+    logits[0] = float("nan")
+    output = state.sample(logits, [SampleRow("me", 0, (0,))])
+    assert output.failed.tolist() == [True]
+    assert output.num_accepted.tolist() == [0]
