@@ -60,6 +60,11 @@ def _from_response_format(form: ResponseFormat) -> list[tuple[str, GrammarSpec]]
         raise BadRequestError(
             f"'{name}.json_schema' belongs to the type 'json_schema', not '{form.type}'.", param=f"{name}.json_schema"
         )
+    if form.type != "json_object" and form.schema_ is not None:
+        raise BadRequestError(
+            f"'{name}.schema' belongs to the type 'json_object'; with 'json_schema' it is '{name}.json_schema.schema'.",
+            param=f"{name}.schema",
+        )
     if form.type != "structural_tag":
         for field in ("structures", "triggers", "format"):
             if getattr(form, field) is not None:
@@ -70,7 +75,11 @@ def _from_response_format(form: ResponseFormat) -> list[tuple[str, GrammarSpec]]
     if form.type == "text":
         return []
     if form.type == "json_object":
-        return [(name, GrammarSpec(kind="json_schema", value=_ANY_OBJECT))]
+        schema = form.schema_
+        spec = (
+            GrammarSpec(kind="json_schema", value=_ANY_OBJECT) if schema is None else _schema(schema, f"{name}.schema")
+        )
+        return [(name, spec)]
     if form.type == "json_schema":
         return [(name, _from_json_schema_format(form.json_schema, f"{name}.json_schema"))]
     return [(name, _structural_tag(form.model_dump(exclude_none=True, include=_TAG_FIELDS), name))]

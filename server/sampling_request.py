@@ -38,6 +38,7 @@ class JsonSchemaFormat(RequestModel):
 class ResponseFormat(RequestModel):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: Any = Field(default=None, alias="schema", description="With json_object, as llama.cpp spells a schema.")
     structures: Any = None
     triggers: Any = None
     format: Any = None

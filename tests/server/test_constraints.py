@@ -34,6 +34,7 @@ def spec_of(**fields):
             "json_schema",
             SCHEMA_TEXT,
         ),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA_TEXT),
         ({"json_schema": SCHEMA}, "json_schema", SCHEMA_TEXT),
         ({"json_schema": True}, "json_schema", "true"),
         ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA_TEXT),

@@ -132,6 +132,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ({"response_format": "json"}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
+    ({"response_format": {"type": "json_object", "schema": "s"}}, "response_format.schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "response_format.json_schema.schema"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": None}}},
