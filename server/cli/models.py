@@ -5,24 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console as RichConsole
-from rich.table import Table
-
 from server.launch.console import Console
 from server.models import embedded, resolve
 
 
 def list_models(_: argparse.Namespace) -> int:
     """Print the default model and the models in the hub's cache."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column, justify in (("MODEL", "left"), ("SIZE", "right"), ("WHERE", "left")):
-        table.add_column(column, justify="right" if justify == "right" else "left", overflow="fold")
     path = embedded.embedded_path()
     where = str(path) if embedded.is_embedded_cached() else "not here yet: scansion models fetch"
-    table.add_row(f"{embedded.NAME} (default)", _size(embedded.GGUF_BYTES), where)
-    for name, size, folder in _hub_models():
-        table.add_row(name, _size(size), str(folder))
-    RichConsole(highlight=False).print(table)
+    rows = [
+        ("MODEL", "SIZE", "WHERE"),
+        (f"{embedded.NAME} (default)", _size(embedded.GGUF_BYTES), where),
+        *((name, _size(size), str(folder)) for name, size, folder in _hub_models()),
+    ]
+    width = max(len(name) for name, _, _ in rows)
+    for name, size, folder in rows:
+        print(f"{name:{width}}  {size:>8}  {folder}")  # paths unwrapped, to be copied
     return 0
 
 

@@ -84,3 +84,10 @@ def test_the_wheel_holds_the_packages_and_no_tests(tmp_path: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert {name for name in filter(None, files) if name.startswith(PACKAGES) and name.endswith(".jinja")} <= set(names)
     assert "scansion = server.cli:main" in entry_points
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not (ROOT / page).parent.joinpath(link).exists()] == []
