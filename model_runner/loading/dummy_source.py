@@ -30,3 +30,6 @@ class DummySource(TensorSource):
             return torch.ones(*shape)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         return torch.randn(*shape, generator=generator) * 0.02
+
+    def _release(self) -> None:
+        """Nothing is mapped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class GgufSource(TensorSource):
     def __init__(self, path: Path) -> None:
         super().__init__()
         try:
-            reader = _PlainReader(path)
+            reader = self._reader = _PlainReader(path)
         except (ValueError, IndexError, KeyError, OSError) as error:
             raise ModelLoadError(f"{path} is not a whole GGUF file: {error}") from error
         self.architecture, self.config = build_config(reader, path)
@@ -61,6 +62,9 @@ class GgufSource(TensorSource):
             tensor = _undo_permutation(tensor, _num_heads(self.config, is_key=match[1] == "k"))
         return tensor
 
+    def _release(self) -> None:
+        self._reader.release()
+
     def _place(self, tensor: gguf.ReaderTensor) -> None:
         block = split_block(tensor.name)
         if block is None or block[1] not in EXPERT_NAMES:
@@ -87,6 +91,12 @@ class _PlainReader(gguf.GGUFReader):
     @data.setter
     def data(self, mapping: Any) -> None:
         self._data = np.asarray(mapping)
+        self._mapping = mapping.base
+
+    def release(self) -> None:
+        """Let go of the mapping's pages; they are read again when they are needed."""
+        if isinstance(self._mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _undo_permutation(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -39,6 +39,9 @@ class SafetensorsSource(TensorSource):
         tensor: torch.Tensor = self._open(self._file_of[name]).get_tensor(name)
         return tensor
 
+    def _release(self) -> None:
+        self._handles.clear()
+
     def _read_index(self, folder: Path) -> None:
         path = folder / INDEX_NAME
         try:

@@ -9,6 +9,9 @@ import torch
 
 from model_runner.errors import ModelLoadError
 
+RELEASE_BYTES = 64 * 2**20
+"""After this many bytes are read, a mapped file's pages are given back: they count as the process's memory too."""
+
 
 class TensorSource(ABC):
     """Named tensors, read one by one so that no second copy of the weights ever exists.
@@ -19,6 +22,7 @@ class TensorSource(ABC):
 
     def __init__(self) -> None:
         self._read_names: set[str] = set()
+        self._bytes_since_release = 0
 
     @abstractmethod
     def names(self) -> frozenset[str]:
@@ -27,6 +31,10 @@ class TensorSource(ABC):
     @abstractmethod
     def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """The tensor on the CPU, in the type it is stored in (dequantised if it is quantised)."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give back what reading has mapped into memory; tensors that are still held stay valid."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.names()
@@ -55,7 +63,11 @@ class TensorSource(ABC):
         if name not in self:
             raise ModelLoadError(f"the checkpoint has no tensor {name!r}, which the model's configuration asks for")
         self._read_names.add(name)
+        if self._bytes_since_release > RELEASE_BYTES:
+            self._release()
+            self._bytes_since_release = 0
         tensor = self._load(name, shape)
+        self._bytes_since_release += tensor.nbytes
         if tuple(tensor.shape) != tuple(shape):
             raise ModelLoadError(
                 f"tensor {name!r} has shape {tuple(tensor.shape)}, the model's configuration asks for {tuple(shape)}"

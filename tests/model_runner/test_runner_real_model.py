@@ -113,14 +113,14 @@ print(status("VmHWM:") - before, status("VmRSS:") - before, runner.weight_bytes)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_peaks_below_twice_the_weights_and_holds_them_once(smollm2_gguf: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", MEASURE_PEAK, str(smollm2_gguf), "float32"],
+        [sys.executable, "-c", MEASURE_PEAK, str(smollm2_gguf), "bfloat16"],
         check=True,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
     )
     peak, resident, weight_bytes = map(int, result.stdout.split())
-    assert weight_bytes == 134_515_008 * 4
+    assert weight_bytes == 134_515_008 * 2
     assert peak < 2 * weight_bytes, f"{peak / weight_bytes:.2f} times the weights"
     # What is more than the weights is the mapped file, the metadata's token lists and torch's own start.
-    assert resident < 1.6 * weight_bytes, f"{resident / weight_bytes:.2f} times the weights"
+    assert resident < 1.75 * weight_bytes, f"{resident / weight_bytes:.2f} times the weights"
