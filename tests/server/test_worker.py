@@ -23,6 +23,29 @@ CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
+# Self-signed, for "localhost", made for this test and used nowhere else.
+TEST_KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN8SeM2okn08q2H/c
+1kGB6uB94WmdzuVV8vwG7rkZPymhRANCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKN
+cqta62dJUc04LMvOwlZw2wEeg5RRiqzuYTsw7q9vAGJhOFXMAgv097QT
+-----END PRIVATE KEY-----
+"""
+TEST_CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUV9nneMQJaZO9F0VeI7eA7Y1UWK4wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEzMDA0MDcyOFoYDzIxMjYxMTA2
+MDQwNzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKNcqta62dJUc04LMvOwlZw2wEe
+g5RRiqzuYTsw7q9vAGJhOFXMAgv097QTo1MwUTAdBgNVHQ4EFgQUb2nGkAJJC4pf
+g1vbSEe3LpV2tGkwHwYDVR0jBBgwFoAUb2nGkAJJC4pfg1vbSEe3LpV2tGkwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEAwGL/Bk3Pi9LkxZu31glJ
+Dv0DObHukCFvi+c2aejem+ECIFR6zuIgsx/r36nJbKbt7iRXtYqhd43oDtTsOSP6
+XFXw
+-----END CERTIFICATE-----
+"""
+
+
 class Worker:
     def __init__(self, process, status, url):
         self.process, self.status, self.url = process, status, url
@@ -46,7 +69,7 @@ class Worker:
 def start_worker(tmp_path, assets, wait_until):
     processes, fakes, listeners = [], [], []
 
-    def start(count=1, **settings):
+    def start(count=1, scheme="http", **settings):
         endpoint = f"ipc://{tmp_path}/s"
         fake = FakeScheduler(endpoint, Vocabulary.from_tokenizer_json(assets.tokenizer_json), Behaviour())
         fake.behaviour.step_seconds = 0.02
@@ -55,7 +78,7 @@ def start_worker(tmp_path, assets, wait_until):
         fakes.append(fake)
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         spawn = multiprocessing.get_context("spawn")
         workers = []
         for _ in range(count):
@@ -142,6 +165,17 @@ def test_several_processes_share_a_listener_and_their_counters(start_worker, tmp
     text = workers[0].get("/metrics").text
     assert 'scansion_requests_total{endpoint="/v1/chat/completions",method="POST",status="200"} 12.0' in text
     assert "scansion_scheduler_up 1.0" in text
+
+
+def test_tls_is_spoken_where_a_certificate_is_given(start_worker, tmp_path, monkeypatch):
+    (tmp_path / "key.pem").write_text(TEST_KEY)
+    (tmp_path / "certificate.pem").write_text(TEST_CERTIFICATE)
+    monkeypatch.setattr(Worker, "get", lambda self, path: httpx.get(self.url + path, verify=False, trust_env=False))
+    worker, _ = start_worker(
+        scheme="https", ssl_keyfile=tmp_path / "key.pem", ssl_certfile=tmp_path / "certificate.pem"
+    )
+    assert worker.url.startswith("https://")
+    assert worker.get("/health").status_code == 200
 
 
 def test_a_model_that_cannot_be_served_is_reported_not_raised(tmp_path, assets):
