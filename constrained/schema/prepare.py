@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from constrained.schema.document import Document
+from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError
 from constrained.schema.lark import LarkWriter
-from constrained.schema.prepared import LARK_HEADER, PreparedGrammar, PrepareOptions
+from constrained.schema.prepared import PreparedGrammar, PrepareOptions
 from constrained.schema.shapes import Literal
 from constrained.schema.solver import Solver
 from constrained.spec import GrammarSpec
@@ -47,12 +48,12 @@ def solver_of(spec: GrammarSpec, options: PrepareOptions) -> tuple[Solver, froze
 
 
 def _json_schema(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
-    if backend in ("xgrammar", "outlines"):
-        from constrained.schema.native import prepare_native
-
-        return prepare_native(spec, backend, options)
+    if backend == "outlines":
+        raise NotImplementedError
     solver, goal = solver_of(spec, options)
-    text = LARK_HEADER + LarkWriter(solver, options.whitespace).write(goal)
+    if backend == "xgrammar":
+        return PreparedGrammar(backend, "ebnf", EbnfWriter(solver, options.whitespace).write(goal), solver.notices)
+    text = LarkWriter(solver, options.whitespace).write(goal)
     return PreparedGrammar("llguidance", "lark", text, solver.notices)
 
 

@@ -168,7 +168,7 @@ def _first_chars(node: Node) -> Iterator[charset.CharSet]:
             yield from _first_chars(child)
 
 
-def _first_intervals(node: Node) -> list[tuple[int, int]]:
+def first_intervals(node: Node) -> list[tuple[int, int]]:
     """Intervals of characters between which the derivative does not change."""
     cuts = {0, 0xD800, 0xE000, charset.LAST + 1}
     for chars in set(_first_chars(node)):
@@ -182,6 +182,6 @@ def _representatives(node: Node) -> list[int]:
     """One character of each class that the derivative tells apart."""
     sets = list(set(_first_chars(node)))
     chosen: dict[tuple[bool, ...], int] = {}
-    for low, _ in _first_intervals(node):
+    for low, _ in first_intervals(node):
         chosen.setdefault(tuple(charset.contains(one, low) for one in sets), low)
     return list(chosen.values())

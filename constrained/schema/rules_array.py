@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from constrained.schema.errors import UnenforceableError
 from constrained.schema.finish import goal_of
-from constrained.schema.lark_object import Segment, separated
+from constrained.schema.rules_object import Segment, separated
 from constrained.schema.numbers import spelled
 from constrained.schema.pattern.derivative import finite_strings
 from constrained.schema.shapes import (
@@ -22,14 +22,14 @@ from constrained.schema.shapes import (
 )
 
 if TYPE_CHECKING:
-    from constrained.schema.lark import LarkWriter
+    from constrained.schema.writer import GrammarWriter
 
 _MAX_STATES = 3_000
 _MAX_DISTINCT = 60
 """llguidance's parametric rules carry 64 bits."""
 
 
-def array_body(writer: LarkWriter, shape: ArrayShape) -> str | None:
+def array_body(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     """Alternatives of an array shape; ``None`` when it holds no array."""
     solver = writer.solver
     prefix = list(shape.prefix)
@@ -58,7 +58,7 @@ def array_body(writer: LarkWriter, shape: ArrayShape) -> str | None:
     return _plain(writer, trimmed)
 
 
-def _plain(writer: LarkWriter, shape: ArrayShape) -> str | None:
+def _plain(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     symbols = [writer.value(goal) for goal in shape.prefix]
     length = len(symbols)
     tail = ""
@@ -77,7 +77,7 @@ def _plain(writer: LarkWriter, shape: ArrayShape) -> str | None:
     return " | ".join(body + ([writer.empty_array] if shape.min_items == 0 else [])) or None
 
 
-def _counted(writer: LarkWriter, shape: ArrayShape) -> str | None:
+def _counted(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     """An automaton over (position, members of each ``contains`` so far), both only as far as they matter."""
     machine = _Counter(writer, shape)
     options = []
@@ -94,7 +94,7 @@ _State = tuple[int, tuple[int, ...]]
 
 
 class _Counter:
-    def __init__(self, writer: LarkWriter, shape: ArrayShape) -> None:
+    def __init__(self, writer: GrammarWriter, shape: ArrayShape) -> None:
         self.writer = writer
         self.shape = shape
         self.contains = shape.contains
@@ -177,7 +177,7 @@ def _opposite(one: Contains) -> Goal:
     return frozenset({Literal(literal.node, not literal.is_positive)})
 
 
-def _distinct(writer: LarkWriter, shape: ArrayShape) -> str | None:
+def _distinct(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     if shape.contains:
         raise UnenforceableError("uniqueItems together with contains cannot be enforced", shape.pointer)
     goals = list(shape.prefix) + ([shape.rest] if shape.rest is not None else [])
@@ -193,25 +193,11 @@ def _distinct(writer: LarkWriter, shape: ArrayShape) -> str | None:
     if shape.min_items > count:
         return None
     high = count if shape.max_items is None else min(count, shape.max_items)
-    name = writer.reserve()
-    width = f"[0:{count}]"
-    options = [f'"" %if bit_count_ge({width}, {shape.min_items})']
-    for index, value in enumerate(values):
-        terminal = writer.terminal(value)
-        free = f"and(bit_clear({index}), bit_count_lt({width}, {high}))"
-        options.append(f"{writer.comma} {terminal} {name}::set_bit({index}) %if {free}")
-    writer.define(f"{name}::_", " | ".join(options))
-    body = [
-        f"{writer.open_array} {writer.terminal(value)} {name}::{1 << index} {writer.close_array}"
-        for index, value in enumerate(values)
-    ]
-    return " | ".join(body + ([writer.empty_array] if shape.min_items == 0 else []))
+    return writer.distinct(values, shape.min_items, high, shape.pointer)
 
 
-def _listed(writer: LarkWriter, goal: Goal) -> list[str] | None:
-    """Regular expressions of the values of a goal, when they are few and scalar."""
-    from constrained.schema.lark import literal_regex
-
+def _listed(writer: GrammarWriter, goal: Goal) -> list[str] | None:
+    """Texts of the values of a goal, when they are few and scalar."""
     texts: list[str] = []
     for shape in writer.solver.shapes(goal):
         if isinstance(shape, ConstantShape):
@@ -230,4 +216,4 @@ def _listed(writer: LarkWriter, goal: Goal) -> list[str] | None:
             return None
         if len(texts) > _MAX_DISTINCT:
             return None
-    return [f"/{literal_regex(text)}/" for text in dict.fromkeys(texts)]
+    return list(dict.fromkeys(texts))

@@ -10,7 +10,7 @@ from constrained.schema.errors import UnenforceableError
 from constrained.schema.shapes import ObjectShape
 
 if TYPE_CHECKING:
-    from constrained.schema.lark import LarkWriter
+    from constrained.schema.writer import GrammarWriter
 
 _MAX_COUNTED_STATES = 20_000
 _MAX_NEEDED_COUNT = 24
@@ -56,7 +56,7 @@ def _repeated(comma: str, one: Segment) -> str:
     return f"({comma} {one.symbol}){bounds}"
 
 
-def object_body(writer: LarkWriter, shape: ObjectShape) -> str | None:
+def object_body(writer: GrammarWriter, shape: ObjectShape) -> str | None:
     """Alternatives of an object shape; ``None`` when a required property can have no value."""
     solver = writer.solver
     pairs: list[_Pair] = []
@@ -77,7 +77,7 @@ class _Members:
     """The members of one object, counted only as far as its bounds ask."""
 
     def __init__(
-        self, writer: LarkWriter, shape: ObjectShape, pairs: list[_Pair], extra: str, needed: list[str]
+        self, writer: GrammarWriter, shape: ObjectShape, pairs: list[_Pair], extra: str, needed: list[str]
     ) -> None:
         self.writer = writer
         self.pairs = pairs

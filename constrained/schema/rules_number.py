@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from math import lcm
 from typing import TYPE_CHECKING
@@ -12,27 +11,26 @@ from constrained.schema.errors import UnenforceableError
 from constrained.schema.finish import is_multiple
 from constrained.schema.numbers import Bound
 from constrained.schema.pattern import tree
-from constrained.schema.pattern.render import lark_terminal
 from constrained.schema.pattern.tree import Node
 from constrained.schema.shapes import NumberShape
 
 if TYPE_CHECKING:
-    from constrained.schema.lark import LarkWriter
+    from constrained.schema.writer import GrammarWriter
 
 _MAX_LISTED = 1_000
 _MAX_REMAINDERS = 10_000
 """llguidance keeps a lexer state for each remainder."""
 
 
-def number_terminal(writer: LarkWriter, shape: NumberShape) -> str | None:
+def number_symbol(writer: GrammarWriter, shape: NumberShape) -> str | None:
     """Symbol of the numbers of a shape."""
     if shape.allowed is not None:
-        return writer.terminal(lark_terminal(tree.literals(numbers.spelled(v) for v in shape.allowed)))
+        return writer.texts([numbers.spelled(v) for v in shape.allowed])
     is_listed = (shape.multiples or shape.not_multiples) and shape.takes_integers and not shape.takes_fractions
     if is_listed:
         listed = _listed_integers(shape)
         if listed is not None:
-            return writer.terminal(lark_terminal(tree.literals(listed))) if listed else None
+            return writer.texts(listed) if listed else None
     if shape.not_multiples:
         raise UnenforceableError("the opposite of multipleOf cannot be enforced here", shape.pointer)
     language = _language(shape)
@@ -41,7 +39,7 @@ def number_terminal(writer: LarkWriter, shape: NumberShape) -> str | None:
     decimals = [_power_of_ten(step) for step in shape.multiples]
     if all(places is not None and places >= 0 for places in decimals):
         parts = [language, *(numbers.with_decimals(places) for places in decimals if places is not None)]
-        return writer.terminal(lark_terminal(tree.both(parts)))
+        return writer.token(tree.both(parts))
     return _native(writer, shape)
 
 
@@ -97,7 +95,7 @@ def _power_of_ten(step: Decimal) -> int | None:
     return -int(exponent) if digits == (1,) and not sign else None
 
 
-def _native(writer: LarkWriter, shape: NumberShape) -> str:
+def _native(writer: GrammarWriter, shape: NumberShape) -> str:
     """llguidance's own number grammar, which knows remainders."""
     if shape.excluded or not shape.takes_integers:
         raise UnenforceableError("multipleOf cannot be enforced together with excluded numbers", shape.pointer)
@@ -118,8 +116,7 @@ def _native(writer: LarkWriter, shape: NumberShape) -> str:
         if bound is not None:
             prefix = "m" if not bound.is_exclusive else "exclusiveM"
             schema[prefix + name] = _json_number(bound.value)
-    text = json.dumps({"x-guidance": {"whitespace_flexible": False}, **schema})
-    return writer.rule(f"%json {text}")
+    return writer.remainders(schema, shape.pointer)
 
 
 def _json_number(value: Decimal) -> int | float:
