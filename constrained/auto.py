@@ -65,6 +65,10 @@ class AutoGrammarBackend(BaseGrammarBackend):
             self._backends[name] = factory(self.environment)
         return self._backends[name]
 
+    def warm(self) -> None:
+        for name in BUILT_IN_BACKENDS:
+            self.backend(name).warm()
+
     def compile(self, spec: GrammarSpec) -> Compiled:
         """Prepare and compile.
 

@@ -430,9 +430,10 @@ def create_grammar_backend(
     if environment.config.backend != backend.name:
         backend.backend(environment.config.backend)
     metrics = metrics or GrammarMetrics()
-    backend.service = CompileService(
-        environment, backend, CompilePool(environment, metrics) if compiler is None else compiler, metrics
-    )
+    if compiler is None:
+        compiler = CompilePool(environment, metrics)
+        backend.warm()  # while the compile processes start; a first request would hold up the loop with it
+    backend.service = CompileService(environment, backend, compiler, metrics)
     return ReasonerGrammarBackend(backend)
 
 

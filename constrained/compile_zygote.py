@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-from constrained.auto import BUILT_IN_BACKENDS, AutoGrammarBackend
+from constrained.auto import AutoGrammarBackend
 from constrained.compile_protocol import (
     MAX_CONTROL_BYTES,
     Exited,
@@ -43,8 +43,7 @@ def main(control_fd: int) -> None:
 
 def _warm(backend: AutoGrammarBackend) -> None:
     """Build what every worker needs before forking."""
-    for name in BUILT_IN_BACKENDS:
-        backend.backend(name).warm()
+    backend.warm()
     # Keeps the collector from touching, and so copying, pages that the workers share.
     gc.collect()
     gc.freeze()
