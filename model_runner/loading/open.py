@@ -112,6 +112,12 @@ def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource | None]:
         gguf_source = GgufSource(path)
         return gguf_source.config, gguf_source
     model_config = _read_config(path)
+    quantization = getattr(model_config, "quantization_config", None)
+    if quantization:
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
+        raise ModelLoadError(
+            f"{path} is quantised by {method!r}, which is not supported; use a GGUF file or full weights"
+        )
     is_own = model_config.model_type in FAMILIES
     if not is_own:
         from model_runner.models.transformers_model import check_support

@@ -143,6 +143,30 @@ def test_a_foreign_activation_is_refused(folder: Path, load_runner: Callable[...
         load_runner(folder)
 
 
+def test_a_quantised_checkpoint_is_refused_by_its_method(folder: Path, load_runner: Callable[..., ModelRunner]) -> None:
+    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(ModelLoadError, match="gptq"):
+        load_runner(folder)
+
+
+def test_older_spellings_of_rope_mean_the_same(
+    make_checkpoint: Callable[..., Path],
+    folder: Path,
+    load_runner: Callable[..., ModelRunner],
+    run_in_chunks: Callable[..., torch.Tensor],
+) -> None:
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    del settings["rope_parameters"]
+    settings |= {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    path.write_text(json.dumps(settings))
+    assert torch.equal(
+        run_in_chunks(load_runner(folder), TOKEN_IDS, range(3)),
+        run_in_chunks(load_runner(make_checkpoint("llama", rope_parameters=rope)), TOKEN_IDS, range(3)),
+    )
+
+
 @pytest.mark.parametrize(
     ("model_type", "overrides"),
     [
