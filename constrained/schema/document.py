@@ -42,8 +42,8 @@ def escape_pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def parse_json(text: str, limits: Limits, what: str = "the schema") -> Any:
-    """Parse JSON with exact numbers, under the limits of size, depth and node count.
+def parse_json(text: str, limits: Limits, what: str = "the schema", *, exact: bool = True) -> Any:
+    """Parse JSON under the limits of size, depth and node count; numbers with a point as decimals if ``exact``.
 
     Raises
     ------
@@ -56,7 +56,12 @@ def parse_json(text: str, limits: Limits, what: str = "the schema") -> Any:
     if "\0" in text:
         raise SchemaError(f"{what} holds a NUL character at position {text.index(chr(0))}")
     try:
-        value = json.loads(text, parse_float=_parse_decimal, parse_constant=_refuse_constant, parse_int=_parse_integer)
+        value = json.loads(
+            text,
+            parse_float=_parse_decimal if exact else float,
+            parse_constant=_refuse_constant,
+            parse_int=_parse_integer,
+        )
     except json.JSONDecodeError as error:
         raise SchemaError(f"{what} is not valid JSON: {error}") from None
     except RecursionError:

@@ -9,7 +9,7 @@ from constrained.schema.pattern.language import full_language
 from constrained.schema.pattern.parser import PatternSyntaxError, PatternUnsupportedError
 from constrained.schema.pattern.render import lark_terminal, rust_regex
 from constrained.schema.pattern.tree import Node
-from constrained.schema.prepared import LARK_HEADER, PreparedGrammar, PrepareOptions
+from constrained.schema.prepared import LARK_HEADER, Limits, PreparedGrammar, PrepareOptions
 from constrained.spec import GrammarSpec
 
 _DOT_EXCLUDES = charset.of("\n")
@@ -22,8 +22,22 @@ def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> P
     The pattern is read once, in one dialect (ECMA-262's, ``.`` short of the newline only), and written out again
     without anchors, look-aheads and classes that engines read differently.
     """
-    pattern = spec.value
-    limits = options.limits
+    language = read_regex(spec.value, options.limits)
+    if backend in ("xgrammar", "outlines"):
+        if tree.has_set_operators(language):
+            raise UnenforceableError(f"the {backend} grammar backend has no look-aheads")
+        return PreparedGrammar(backend, "regex", rust_regex(language))
+    return PreparedGrammar("llguidance", "lark", f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(language)}\n")
+
+
+def read_regex(pattern: str, limits: Limits) -> Node:
+    """Language of a pattern that is matched as a whole.
+
+    Raises
+    ------
+    SchemaError
+        Not a pattern, not a regular language, too large, or without any text that matches.
+    """
     if len(pattern.encode("utf-8", "surrogatepass")) > 10 * limits.max_pattern_bytes:
         raise SchemaError(f"the pattern is longer than {10 * limits.max_pattern_bytes:,} bytes")
     try:
@@ -40,11 +54,7 @@ def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> P
         raise SchemaError("no text matches the pattern")
     if pattern.startswith("(?") and _takes_only_empty(language):
         raise SchemaError("the pattern matches the empty text alone: a look-ahead needs something behind it to match")
-    if backend in ("xgrammar", "outlines"):
-        if tree.has_set_operators(language):
-            raise UnenforceableError(f"the {backend} grammar backend has no look-aheads")
-        return PreparedGrammar(backend, "regex", rust_regex(language))
-    return PreparedGrammar("llguidance", "lark", f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(language)}\n")
+    return language
 
 
 def _takes_only_empty(language: Node) -> bool:

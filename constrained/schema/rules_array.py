@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from constrained.schema.errors import UnenforceableError
 from constrained.schema.finish import goal_of
-from constrained.schema.rules_object import Segment, separated
 from constrained.schema.numbers import spelled
 from constrained.schema.pattern.derivative import finite_strings
+from constrained.schema.rules_object import Segment, separated
 from constrained.schema.shapes import (
     ArrayShape,
     ConstantShape,

@@ -1,11 +1,223 @@
-"""The ``structural_tag`` constraint: free text with constrained parts between tags."""
+"""The ``structural_tag`` constraint: free text with constrained parts between tags, always compiled by xgrammar.
+
+The schemas inside are written as grammars of this package, so that what holds for ``json_schema`` holds for them; the
+other formats are passed on.
+"""
 
 from __future__ import annotations
 
-from constrained.schema.prepared import PreparedGrammar, PrepareOptions
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from constrained.schema.document import Document, escape_pointer, parse_json
+from constrained.schema.ebnf import check_ebnf
+from constrained.schema.ebnf_writer import EbnfWriter
+from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.prepared import Notice, PreparedGrammar, PrepareOptions
+from constrained.schema.regex import read_regex
+from constrained.schema.shapes import Literal
+from constrained.schema.solver import Solver
 from constrained.spec import GrammarSpec
+
+_KNOWN = frozenset(
+    {
+        "any_text",
+        "any_tokens",
+        "const_string",
+        "deepseek_xml_parameter",
+        "dispatch",
+        "exclude_token",
+        "glm_xml_parameter",
+        "grammar",
+        "json_schema",
+        "minimax_xml_parameter",
+        "optional",
+        "or",
+        "plus",
+        "qwen_xml_parameter",
+        "regex",
+        "repeat",
+        "sequence",
+        "star",
+        "tag",
+        "tags_with_separator",
+        "token",
+        "token_dispatch",
+        "token_triggered_tags",
+        "triggered_tags",
+    }
+)
+# What xgrammar enforces in schemas that are not written as JSON (qwen_xml and its like), which no grammar of this
+# package describes. Established by experiment with 0.2.9.
+_XML_KEYWORDS = frozenset(
+    {
+        "$comment",
+        "$defs",
+        "$id",
+        "$ref",
+        "$schema",
+        "additionalProperties",
+        "anyOf",
+        "const",
+        "default",
+        "definitions",
+        "deprecated",
+        "description",
+        "enum",
+        "examples",
+        "items",
+        "maximum",
+        "maxItems",
+        "minimum",
+        "minItems",
+        "prefixItems",
+        "properties",
+        "readOnly",
+        "required",
+        "title",
+        "type",
+        "writeOnly",
+    }
+)
 
 
 def prepare_structural_tag(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
     """See :func:`constrained.schema.prepare.prepare`."""
-    return PreparedGrammar("xgrammar", "structural_tag", spec.value)
+    if backend in ("llguidance", "outlines"):
+        raise SchemaError(f"the {backend} grammar backend does not support structural tags")
+    document = parse_json(spec.value, options.limits, "the structural tag", exact=False)
+    if not isinstance(document, dict):
+        raise SchemaError("a structural tag is an object")
+    walker = _Walker(spec, options)
+    if "format" in document:
+        tag_format = walker.format(document["format"], "/format")
+    else:
+        tag_format = walker.legacy(document)
+    text = json.dumps({"type": "structural_tag", "format": tag_format}, ensure_ascii=False)
+    return PreparedGrammar("xgrammar", "structural_tag", text, tuple(walker.notices))
+
+
+class _Walker:
+    def __init__(self, spec: GrammarSpec, options: PrepareOptions) -> None:
+        self.spec = spec
+        self.options = options
+        self.notices: list[Notice] = []
+
+    def legacy(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The older ``structures`` and ``triggers`` as triggered tags."""
+        structures, triggers = document.get("structures"), document.get("triggers")
+        if not isinstance(structures, list) or not structures:
+            raise SchemaError("a structural tag has a 'format', or 'structures' and 'triggers'", "/structures")
+        if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
+            raise SchemaError("'triggers' is a list of texts", "/triggers")
+        tags = []
+        for index, one in enumerate(structures):
+            place = f"/structures/{index}"
+            if (
+                not isinstance(one, dict)
+                or not isinstance(one.get("begin"), str)
+                or not isinstance(one.get("end"), str)
+            ):
+                raise SchemaError("a structure has texts 'begin' and 'end', and a 'schema'", place)
+            if not any(one["begin"].startswith(trigger) for trigger in triggers):
+                raise SchemaError("no trigger begins this structure's 'begin'", f"{place}/begin")
+            content = self.schema(one.get("schema", {}), f"{place}/schema")
+            tags.append({"type": "tag", "begin": one["begin"], "content": content, "end": one["end"]})
+        return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+
+    def format(self, value: Any, pointer: str) -> Any:
+        if not isinstance(value, dict):
+            raise SchemaError("a format is an object with a 'type'", pointer)
+        kind = value.get("type")
+        if kind not in _KNOWN and not (kind is None and "begin" in value):
+            raise SchemaError(f"unknown format type {kind!r}", f"{pointer}/type")
+        if kind == "json_schema":
+            return self._json_schema(value, pointer)
+        if kind == "regex":
+            return self._regex(value, pointer)
+        if kind == "grammar":
+            self._grammar(value, pointer)
+        if isinstance(kind, str) and kind.endswith("_xml_parameter"):
+            _check_xml_schema(value.get("json_schema"), f"{pointer}/json_schema")
+        return {name: self._member(name, one, f"{pointer}/{escape_pointer(name)}") for name, one in value.items()}
+
+    def _member(self, name: str, value: Any, pointer: str) -> Any:
+        if name in ("content", "element") and isinstance(value, dict):
+            return self.format(value, pointer)
+        if name in ("content", "element", "elements", "tags") and isinstance(value, list):
+            return [self.format(one, f"{pointer}/{index}") for index, one in enumerate(value)]
+        if name == "rules" and isinstance(value, list):
+            return [
+                [one[0], self.format(one[1], f"{pointer}/{index}/1")]
+                if isinstance(one, list) and len(one) == 2
+                else one
+                for index, one in enumerate(value)
+            ]
+        return value
+
+    def _json_schema(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
+        if "json_schema" not in value:
+            raise SchemaError("a json_schema format needs 'json_schema'", pointer)
+        schema = value["json_schema"]
+        if value.get("style", "json") != "json":
+            _check_xml_schema(schema, f"{pointer}/json_schema")
+            return value
+        return self.schema(schema, f"{pointer}/json_schema")
+
+    def schema(self, schema: Any, pointer: str) -> dict[str, Any]:
+        """A grammar of the schema's values."""
+        try:
+            document = Document(json.dumps(schema), self.options.limits, strict=self.spec.strict)
+            solver = Solver(document, lenient=self.spec.lenient)
+            text = EbnfWriter(solver, self.options.whitespace).write(frozenset({Literal(document.root, True)}))
+        except UnenforceableError as error:
+            raise UnenforceableError(error.message, pointer + error.pointer, keyword=error.keyword) from None
+        except SchemaError as error:
+            raise SchemaError(error.message, pointer + error.pointer) from None
+        self.notices += [Notice(pointer + one.pointer, one.message) for one in solver.notices]
+        return {"type": "grammar", "grammar": text}
+
+    def _regex(self, value: dict[str, Any], pointer: str) -> Any:
+        pattern = value.get("pattern")
+        if not isinstance(pattern, str):
+            raise SchemaError("a regex format needs a 'pattern'", f"{pointer}/pattern")
+        try:
+            read_regex(pattern, self.options.limits)
+        except SchemaError as error:
+            raise SchemaError(error.message, f"{pointer}/pattern") from None
+        return value
+
+    def _grammar(self, value: dict[str, Any], pointer: str) -> None:
+        if not isinstance(value.get("grammar"), str):
+            raise SchemaError("a grammar format needs a 'grammar'", f"{pointer}/grammar")
+        try:
+            check_ebnf(value["grammar"])
+        except SchemaError as error:
+            raise SchemaError(error.message, f"{pointer}/grammar") from None
+
+
+def _check_xml_schema(schema: Any, pointer: str) -> None:
+    for keyword, place in _keywords(schema, pointer):
+        if keyword not in _XML_KEYWORDS:
+            raise UnenforceableError(
+                f"{keyword!r} cannot be enforced where a schema's values are not written as JSON", place
+            )
+
+
+def _keywords(schema: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """Keywords of a schema and its subschemas, with their places."""
+    stack = [(schema, pointer)]
+    while stack:
+        value, place = stack.pop()
+        if not isinstance(value, dict):
+            continue
+        for keyword, content in value.items():
+            here = f"{place}/{escape_pointer(keyword)}"
+            yield keyword, here
+            if keyword in ("properties", "$defs", "definitions") and isinstance(content, dict):
+                stack += [(one, f"{here}/{escape_pointer(name)}") for name, one in content.items()]
+            elif keyword in ("items", "additionalProperties"):
+                stack.append((content, here))
+            elif keyword in ("anyOf", "prefixItems") and isinstance(content, list):
+                stack += [(one, f"{here}/{index}") for index, one in enumerate(content)]
