@@ -88,9 +88,6 @@ class AutoGrammarBackend(BaseGrammarBackend):
         except SchemaError as error:
             raise InvalidGrammarError(error.message, pointer=error.pointer) from error
         notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
-        if prepared.kind == "ebnf" and prepared.text == spec.value:
-            name, grammar = self._dispatch_first_dialect(spec.value, wanted)
-            return Compiled(name, grammar, notices)
         if wanted not in (self.name, prepared.backend):
             raise refuse(wanted, _KIND_NAMES[spec.kind])
         return Compiled(prepared.backend, _valid(self._dispatch(prepared)), notices)
@@ -110,20 +107,6 @@ class AutoGrammarBackend(BaseGrammarBackend):
                 if not isinstance(backend, LLGuidanceBackend):
                     raise TypeError(f"a Lark grammar was prepared for {prepared.backend}")
                 return backend.dispatch_lark(prepared.text)
-
-    def _dispatch_first_dialect(self, text: str, wanted: str) -> tuple[str, BaseGrammarObject]:
-        """A client's grammar does not say its dialect: the first engine that reads it takes it.
-
-        Where none does, the error is that of the dialect the text looks like: only Lark has no ``::=``.
-        """
-        names = (XGrammarBackend.name, LLGuidanceBackend.name) if wanted == self.name else (wanted,)
-        errors = []
-        for name in names:
-            try:
-                return name, _valid(self.backend(name).dispatch_ebnf(text))
-            except InvalidGrammarError as error:
-                errors.append(error)
-        raise errors[0] if "::=" in text else errors[-1]
 
     def _init_value_dispatch(self, key: GrammarSpec) -> BaseGrammarObject:
         try:

@@ -72,7 +72,7 @@ def test_every_kind_works_through_the_servers_default(engines: AutoGrammarBacken
 
 @pytest.mark.parametrize(
     ("grammar", "message"),
-    [('root ::= "a" | foo', "foo"), ('start: "a" | foo', "foo"), ("root = 1", "grammar"), ("start: (", "grammar")],
+    [('root ::= "a" | foo', "foo"), ('start: "a" | foo', "foo"), ("root = 1", "::="), ("start: (", "not closed")],
 )
 def test_a_grammar_that_no_dialect_reads_is_an_error_of_the_dialect_it_looks_like(
     engines: AutoGrammarBackend, grammar: str, message: str

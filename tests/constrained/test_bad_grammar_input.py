@@ -44,7 +44,7 @@ REFUSED: list[Case] = [
     ("regex", "(?<=a)b", "look-behind"),
     ("regex", "(" * 100_000 + "a" + ")" * 100_000, "longer than|nest"),
     ("regex", "\ud800", "Unicode"),
-    ("ebnf", "", "root"),
+    ("ebnf", "", "empty"),
     ("ebnf", 'x ::= "a"', "root"),
     ("ebnf", 'root ::= "a" foo', "foo"),
     ("ebnf", 'root ::= root "a"', "nothing satisfies|no answer"),
