@@ -52,7 +52,8 @@ def check_ebnf(text: str) -> str:
         Unbalanced or too deeply nested parentheses, an unclosed string or class, an undefined rule; with the line.
     """
     tokens = [(m.lastgroup if m.lastgroup != "count" else "count", m) for m in _TOKEN.finditer(text)]
-    defined, used = set(), {}
+    defined: set[str] = set()
+    used: dict[str, int] = {}
     brackets: list[tuple[str, int]] = []
     previous = ""
     written: list[str] = []

@@ -192,7 +192,7 @@ def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[
     for subset in subsets:
         goal = goal_of(literal for group in groups for literal in _class_literals(subset, group))
         by_goal.setdefault(goal, []).append(subset)
-    classes = []
+    classes: list[tuple[list[Node], Goal]] = []
     for goal, members in by_goal.items():
         if is_plainly_empty(goal):
             continue

@@ -6,6 +6,7 @@ from constrained.schema.document import Document
 from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError
 from constrained.schema.lark import LarkWriter
+from constrained.schema.outlines import prepare_for_outlines
 from constrained.schema.prepared import PreparedGrammar, PrepareOptions
 from constrained.schema.shapes import Literal
 from constrained.schema.solver import Solver
@@ -49,7 +50,7 @@ def solver_of(spec: GrammarSpec, options: PrepareOptions) -> tuple[Solver, froze
 
 def _json_schema(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
     if backend == "outlines":
-        raise NotImplementedError
+        return prepare_for_outlines(spec, options)
     solver, goal = solver_of(spec, options)
     if backend == "xgrammar":
         return PreparedGrammar(backend, "ebnf", EbnfWriter(solver, options.whitespace).write(goal), solver.notices)

@@ -7,13 +7,13 @@ other formats are passed on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from constrained.schema.document import Document, escape_pointer, parse_json
 from constrained.schema.ebnf import check_ebnf
 from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.native import check_native_schema
 from constrained.schema.prepared import Notice, PreparedGrammar, PrepareOptions
 from constrained.schema.regex import read_regex
 from constrained.schema.shapes import Literal
@@ -46,38 +46,6 @@ _KNOWN = frozenset(
         "token_dispatch",
         "token_triggered_tags",
         "triggered_tags",
-    }
-)
-# What xgrammar enforces in schemas that are not written as JSON (qwen_xml and its like), which no grammar of this
-# package describes. Established by experiment with 0.2.9.
-_XML_KEYWORDS = frozenset(
-    {
-        "$comment",
-        "$defs",
-        "$id",
-        "$ref",
-        "$schema",
-        "additionalProperties",
-        "anyOf",
-        "const",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "enum",
-        "examples",
-        "items",
-        "maximum",
-        "maxItems",
-        "minimum",
-        "minItems",
-        "prefixItems",
-        "properties",
-        "readOnly",
-        "required",
-        "title",
-        "type",
-        "writeOnly",
     }
 )
 
@@ -139,7 +107,7 @@ class _Walker:
         if kind == "grammar":
             self._grammar(value, pointer)
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
-            _check_xml_schema(value.get("json_schema"), f"{pointer}/json_schema")
+            check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
         return {name: self._member(name, one, f"{pointer}/{escape_pointer(name)}") for name, one in value.items()}
 
     def _member(self, name: str, value: Any, pointer: str) -> Any:
@@ -160,8 +128,9 @@ class _Walker:
         if "json_schema" not in value:
             raise SchemaError("a json_schema format needs 'json_schema'", pointer)
         schema = value["json_schema"]
-        if value.get("style", "json") != "json":
-            _check_xml_schema(schema, f"{pointer}/json_schema")
+        if value.get("style", "json") != "json" or value.get("any_order") is True:
+            # Neither XML nor free key order is among what the grammars of this package describe.
+            check_native_schema(schema, self.options.limits, f"{pointer}/json_schema")
             return value
         return self.schema(schema, f"{pointer}/json_schema")
 
@@ -195,29 +164,3 @@ class _Walker:
             check_ebnf(value["grammar"])
         except SchemaError as error:
             raise SchemaError(error.message, f"{pointer}/grammar") from None
-
-
-def _check_xml_schema(schema: Any, pointer: str) -> None:
-    for keyword, place in _keywords(schema, pointer):
-        if keyword not in _XML_KEYWORDS:
-            raise UnenforceableError(
-                f"{keyword!r} cannot be enforced where a schema's values are not written as JSON", place
-            )
-
-
-def _keywords(schema: Any, pointer: str) -> Iterator[tuple[str, str]]:
-    """Keywords of a schema and its subschemas, with their places."""
-    stack = [(schema, pointer)]
-    while stack:
-        value, place = stack.pop()
-        if not isinstance(value, dict):
-            continue
-        for keyword, content in value.items():
-            here = f"{place}/{escape_pointer(keyword)}"
-            yield keyword, here
-            if keyword in ("properties", "$defs", "definitions") and isinstance(content, dict):
-                stack += [(one, f"{here}/{escape_pointer(name)}") for name, one in content.items()]
-            elif keyword in ("items", "additionalProperties"):
-                stack.append((content, here))
-            elif keyword in ("anyOf", "prefixItems") and isinstance(content, list):
-                stack += [(one, f"{here}/{index}") for index, one in enumerate(content)]

@@ -126,7 +126,7 @@ def _count_bound(node: Node) -> int:
         if node.high is None or node.high > _MAX_LISTED_LENGTH:
             return _MANY
         inner = _count_bound(node.part)
-        return min(sum(min(inner**times, _MANY) for times in range(node.low, node.high + 1)), _MANY)
+        return min(sum(min(int(inner**times), _MANY) for times in range(node.low, node.high + 1)), _MANY)
     return 1
 
 
