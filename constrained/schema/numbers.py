@@ -88,11 +88,12 @@ def spellings(value: Decimal | int) -> Node:
     return tree.concat([tree.literal(text), full_language(r"(\.0+)?")])
 
 
-def with_decimals(most: int) -> Node:
-    """Numbers with at most that many digits that matter behind the point."""
-    if most == 0:
-        return full_language(r"-?(0|[1-9][0-9]*)(\.0+)?")
-    return full_language(rf"-?(0|[1-9][0-9]*)(\.[0-9]{{1,{most}}}0*)?")
+def with_fractions(endings: list[str]) -> Node:
+    """Numbers whose digits behind the point are one of ``endings`` (``""``: none), and zeros."""
+    whole = full_language(r"-?(0|[1-9][0-9]*)")
+    fractions = tree.concat([tree.either(tree.literal(f".{one}") for one in endings if one), _ZEROS])
+    options = [fractions, full_language(r"(\.0+)?")] if "" in endings else [fractions]
+    return tree.concat([whole, tree.either(options)])
 
 
 def _natural(low: int, high: int | None) -> Node:

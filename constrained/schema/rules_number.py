@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from constrained.schema.writer import GrammarWriter
 
 _MAX_LISTED = 1_000
+_MAX_PLACES = 3
 _MAX_REMAINDERS = 10_000
 """llguidance keeps a lexer state for each remainder."""
 
@@ -36,9 +37,9 @@ def number_symbol(writer: GrammarWriter, shape: NumberShape) -> str | None:
     language = _language(shape)
     if language == tree.NOTHING:
         return None
-    decimals = [_power_of_ten(step) for step in shape.multiples]
-    if all(places is not None and places >= 0 for places in decimals):
-        parts = [language, *(numbers.with_decimals(places) for places in decimals if places is not None)]
+    endings = [_endings(step) for step in shape.multiples]
+    if all(one is not None for one in endings):
+        parts = [language, *(numbers.with_fractions(one) for one in endings if one is not None)]
         return writer.token(tree.both(parts))
     return _native(writer, shape)
 
@@ -89,10 +90,15 @@ def _listed_integers(shape: NumberShape) -> list[str] | None:
     return found
 
 
-def _power_of_ten(step: Decimal) -> int | None:
-    """n when ``step`` is 10 to the power of -n."""
-    sign, digits, exponent = step.normalize().as_tuple()
-    return -int(exponent) if digits == (1,) and not sign else None
+def _endings(step: Decimal) -> list[str] | None:
+    """Digits behind the point, without zeros at the end, of the multiples; ``None`` where the rest matters too."""
+    _, digits, exponent = step.normalize().as_tuple()
+    places = max(-int(exponent), 0)
+    scale = 10**places
+    factor = int(step * scale)
+    if places > _MAX_PLACES or scale % factor:
+        return None
+    return [f"{value:0{places}}".rstrip("0") if places else "" for value in range(0, scale, factor)]
 
 
 def _native(writer: GrammarWriter, shape: NumberShape) -> str:
