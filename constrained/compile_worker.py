@@ -30,7 +30,8 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
         compiled = backend.compile(spec)
         engine = backend.backend(compiled.backend)
         payload = engine.serialize(compiled.grammar)
-        walk(compiled.grammar, backend.environment.config.walk_steps)
+        config = backend.environment.config
+        walk(compiled.grammar, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
     except GrammarError as error:
         return CompileRefusal(error.message, error.pointer, error.is_permanent)
     except MemoryError:

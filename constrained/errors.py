@@ -42,6 +42,10 @@ class GrammarTooLargeError(GrammarError):
     """Compiling needed more memory than one grammar may have."""
 
 
+class GrammarTooSlowError(GrammarError):
+    """Masks of this grammar would hold up every other answer."""
+
+
 class GrammarCompilerCrashedError(GrammarError):
     """The process that compiled this grammar died."""
 

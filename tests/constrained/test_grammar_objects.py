@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from constrained.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, TokenRejectedError
+from constrained.errors import GrammarError, GrammarTooSlowError, TokenRejectedError
 from constrained.walk import legal_token_ids, walk
 
 Compile = Callable[..., BaseGrammarObject]
@@ -251,3 +251,10 @@ def test_a_walk_ends_where_it_began(compile_here: Compile, engine: str, form: tu
     before = mask_of(grammar)
     walk(grammar, 64, seed=3)
     np.testing.assert_array_equal(mask_of(grammar), before)
+
+
+def test_a_grammar_whose_masks_are_slow_is_refused(compile_here: Compile) -> None:
+    grammar = compile_here("regex", "a*", "llguidance")
+    walk(grammar, 64, max_mask_seconds=1.0)
+    with pytest.raises(GrammarTooSlowError, match="ms a token"):
+        walk(grammar, 64, max_mask_seconds=0.0)
