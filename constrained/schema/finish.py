@@ -69,9 +69,12 @@ def _number_shape(conjunction: Conjunction) -> Iterator[Shape]:
         allowed = tuple(sorted(v for v in conjunction.allowed_numbers if _number_fits(conjunction, v)))
         if not allowed:
             return
-    elif low is not None and high is not None:
-        if low.value > high.value or (low.value == high.value and (low.is_exclusive or high.is_exclusive)):
-            return
+    elif (
+        low is not None
+        and high is not None
+        and (low.value > high.value or (low.value == high.value and (low.is_exclusive or high.is_exclusive)))
+    ):
+        return
     yield NumberShape(
         integers,
         fractions,

@@ -1,7 +1,8 @@
 """Languages of the ``format`` values that the drafts define.
 
 Each accepts only what its defining document allows; where the exact language is no practical regular one, a documented
-part of it (``email`` without quoted local parts, ``regex`` with groups three deep, leap seconds at whole and half hours).
+part of it (``email`` without quoted local parts, ``regex`` with groups three deep, leap seconds at
+whole and half hours).
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ _PERCENT = r"%[0-9a-fA-F]{2}"
 
 def _uri_parts(extra: str) -> dict[str, str]:
     pchar = rf"(?:[{_UNRESERVED}{_SUB}:@{extra}]|{_PERCENT})"
-    host = rf"(?:\[(?:{_IPV6}(?:%25(?:[{_UNRESERVED}]|{_PERCENT})+)?|[vV][0-9a-fA-F]+\.[{_UNRESERVED}{_SUB}:]+)\]|(?:[{_UNRESERVED}{_SUB}{extra}]|{_PERCENT})*)"
+    zone = rf"(?:%25(?:[{_UNRESERVED}]|{_PERCENT})+)?"
+    host = rf"(?:\[(?:{_IPV6}{zone}|[vV][0-9a-fA-F]+\.[{_UNRESERVED}{_SUB}:]+)\]|(?:[{_UNRESERVED}{_SUB}{extra}]|{_PERCENT})*)"
     authority = rf"(?:(?:[{_UNRESERVED}{_SUB}:{extra}]|{_PERCENT})*@)?{host}(?::[0-9]*)?"
     segments = rf"(?:/{pchar}*)*"
     absolute = rf"/(?:{pchar}+{segments})?"

@@ -1,8 +1,8 @@
 """What xgrammar's own schema converter enforces, where a schema has to be handed to it as it is.
 
-Established by experiment with 0.2.9: each entry is a keyword whose violation it refuses, alone and beside every other
-entry. It takes ``pattern``, ``format``, ``multipleOf``, ``not``, ``contains``, ``uniqueItems``, ``if`` and others without
-enforcing them, or not beside a second constraint, so those are refused here.
+Established by experiment with 0.2.9: each entry is a keyword whose violation it refuses, alone and beside every
+other entry. It takes ``pattern``, ``format``, ``multipleOf``, ``not``, ``contains``, ``uniqueItems``, ``if`` and
+others without enforcing them, or not beside a second constraint, so those are refused here.
 """
 
 from __future__ import annotations

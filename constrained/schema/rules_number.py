@@ -92,8 +92,7 @@ def _listed_integers(shape: NumberShape) -> list[str] | None:
 
 def _endings(step: Decimal) -> list[str] | None:
     """Digits behind the point, without zeros at the end, of the multiples; ``None`` where the rest matters too."""
-    _, digits, exponent = step.normalize().as_tuple()
-    places = max(-int(exponent), 0)
+    places = max(-int(step.normalize().as_tuple().exponent), 0)
     scale = 10**places
     factor = int(step * scale)
     if places > _MAX_PLACES or scale % factor:

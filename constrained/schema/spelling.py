@@ -89,7 +89,8 @@ class Speller:
         if isinstance(shape, ConstantShape):
             return value is {"null": None, "true": True, "false": False}[shape.text]
         if isinstance(shape, NumberShape):
-            return is_number(value) and _takes_number(shape, Decimal(value))
+            number = Decimal(repr(value)) if isinstance(value, float) else value
+            return is_number(number) and _takes_number(shape, Decimal(number))
         if isinstance(shape, StringShape):
             if not isinstance(value, str):
                 return False

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from server.cli.grammar_checker import GrammarChecker, Instance, Report
 
 _KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
-_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<eos>", "<end_of_turn>")
+_END_TOKENS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "</s>",
+    "<eos>",
+    "<end_of_turn>",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,7 +97,9 @@ def _check(options: argparse.Namespace) -> int:
         raise UsageError("name a file with the constraint, or - for standard input, or use --jsonl")
     if options.timeout <= 0 or options.workers < 1:
         raise UsageError("--timeout and --workers must be above zero")
-    work = None if options.jsonl else (_read_spec(options), [_read_instance(options, name) for name in options.instance])
+    work = None
+    if not options.jsonl:
+        work = _read_spec(options), [_read_instance(options, name) for name in options.instance]
     checker = _checker(options)
     try:
         if work is None:
@@ -163,9 +174,7 @@ def _read_instance(options: argparse.Namespace, name: str) -> Instance:
         return Instance(text=text)  # no JSON: it will not be accepted, and the report says so
 
 
-def _check_one(
-    checker: GrammarChecker, options: argparse.Namespace, spec_text: str, instances: list[Instance]
-) -> int:
+def _check_one(checker: GrammarChecker, options: argparse.Namespace, spec_text: str, instances: list[Instance]) -> int:
     spec = _spec(options, options.kind, spec_text)
     report = checker.report(spec, checker.submit(spec), instances)
     if not report.compiled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 
 from constrained.schema.pattern import charset, tree
 from constrained.schema.pattern.tree import Node
@@ -175,7 +175,7 @@ def first_intervals(node: Node) -> list[tuple[int, int]]:
         for low, high in chars:
             cuts |= {low, high + 1}
     ordered = sorted(cuts)
-    return [(a, b - 1) for a, b in zip(ordered, ordered[1:], strict=False) if not 0xD800 <= a < 0xE000]
+    return [(a, b - 1) for a, b in pairwise(ordered) if not 0xD800 <= a < 0xE000]
 
 
 def _representatives(node: Node) -> list[int]:

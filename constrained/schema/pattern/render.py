@@ -1,4 +1,4 @@
-"""Writes languages down: as regular expressions of Rust's dialect, as Lark terminals, and as the text of JSON strings."""
+"""Writes languages down: as Rust's regular expressions, as Lark terminals, and as the text of JSON strings."""
 
 from __future__ import annotations
 
