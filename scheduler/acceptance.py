@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from scheduler.messages import Finish, FinishReason, TokenLogprob, Usage
 from scheduler.plan import PlanRow, RowResult
 from scheduler.request import Request, RequestGroup
@@ -73,8 +75,20 @@ def end(
         completion_tokens=request.num_output,
         cached_tokens=request.group.cached_tokens or 0,
         reasoning_tokens=_count_reasoning_tokens(request),
+        accepted_prediction_tokens=request.accepted_prediction_tokens,
+        rejected_prediction_tokens=request.rejected_prediction_tokens,
     )
     return Finish(reason=reason, usage=usage, stop_reason=stop_reason, num_bytes=num_bytes)
+
+
+def with_prediction_counts(finish: Finish, request: Request) -> Finish:
+    """``finish`` with what the step that brought it did with the client's prediction."""
+    usage = msgspec.structs.replace(
+        finish.usage,
+        accepted_prediction_tokens=request.accepted_prediction_tokens,
+        rejected_prediction_tokens=request.rejected_prediction_tokens,
+    )
+    return msgspec.structs.replace(finish, usage=usage)
 
 
 def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]) -> Finish | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SchedulePolicy = Literal["lpm", "fcfs"]
+Speculation = Literal["off", "ngram", "draft-model"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,10 @@ class SchedulerConfig:
 
     overlap: bool = True
     """Launch a step before its predecessor's results are read, on devices that work while the CPU does not wait."""
+    jump_forward: bool = True
+    """Propose what a grammar forces as drafts."""
+    speculative: Speculation = "off"
+    """Propose continuations from the request's own tokens, or from a smaller model."""
     max_draft_tokens: int = 8
     """Most tokens a drafter may propose for one request in one step."""
 

@@ -11,6 +11,7 @@ from scheduler import admission
 from scheduler.admission import ServingLimits
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Connection
+from scheduler.interfaces import Drafter
 from scheduler.live_requests import LiveRequests
 from scheduler.messages import PROTOCOL_VERSION, Admitted, ErrorInfo, GenerateRequest, Hello, Rejected, SchedulerReady
 from scheduler.request import RequestGroup, make_choices, make_group
@@ -39,7 +40,7 @@ class Intake:
         ready: SchedulerReady,
         count_free_places: Callable[[], int],
         grammar_manager: GrammarManager[RequestGroup] | None,
-        may_draft: bool,
+        drafter: Drafter | None,
         draw_seed: Callable[[], int] = random_seed,
     ) -> None:
         self.is_draining = False
@@ -53,7 +54,7 @@ class Intake:
         self._ready = ready
         self._count_free_places = count_free_places
         self._grammar_manager = grammar_manager
-        self._may_draft = may_draft
+        self._drafter = drafter
         self._draw_seed = draw_seed
         self._num_arrived = 0
 
@@ -135,7 +136,7 @@ class Intake:
 
     def _admit(self, group: RequestGroup) -> None:
         try:
-            choices = make_choices(group, self._num_arrived, may_draft=self._may_draft)
+            choices = make_choices(group, self._num_arrived)
         except Exception as error:
             if group.grammar is None:
                 raise
@@ -145,5 +146,8 @@ class Intake:
             self._live.reject(group, ErrorInfo(status=500, type="server_error", message=message))
             return
         self._num_arrived += len(choices)
+        if self._drafter is not None:
+            for request in choices:
+                request.may_draft = self._drafter.may_draft(request)
         self._live.start(choices)
         self._connection.send(group.client, Admitted(request_id=group.message.request_id))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from model_runner.forward_row import ForwardRow
+    from scheduler.messages import DrafterStats
     from scheduler.plan import StepPlan, StepResult
     from scheduler.request import Request
 
@@ -16,8 +17,23 @@ if TYPE_CHECKING:
 class Drafter(Protocol):
     """Guesses what a request's next tokens are. Any guess is safe: the sampler verifies it."""
 
+    def may_draft(self, request: Request) -> bool:
+        """Whether it may ever guess for a request, asked once at admission; only then is it asked for guesses."""
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Told before each step which requests may be asked for."""
+
     def propose(self, request: Request, max_tokens: int) -> Sequence[int]:
         """Up to ``max_tokens`` ids behind ``request.token_ids``; more are cut off, none is always right."""
+
+    def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        """How many guesses of a draft were verified and how many of them, from the first on, are output now."""
+
+    def remove(self, request: Request) -> None:
+        """The request is over; silent when it is unknown."""
+
+    def stats(self) -> dict[str, DrafterStats]:
+        """Counters by kind of draft."""
 
 
 class Executor(Protocol):

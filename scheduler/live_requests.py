@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from scheduler import acceptance
 from scheduler.connection import Connection
-from scheduler.interfaces import Executor
+from scheduler.interfaces import Drafter, Executor
 from scheduler.messages import ErrorInfo, Failed, Finish, Rejected
 from scheduler.outputs import Outbox
 from scheduler.planner import Planner
@@ -20,12 +20,20 @@ logger = logging.getLogger(__name__)
 class LiveRequests:
     """Every request that was neither answered to its end nor refused, by client and id."""
 
-    def __init__(self, planner: Planner, executor: Executor, connection: Connection, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        executor: Executor,
+        connection: Connection,
+        outbox: Outbox,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.num_aborted = 0
         self._planner = planner
         self._executor = executor
         self._connection = connection
         self._outbox = outbox
+        self._drafter = drafter
         self._groups: dict[tuple[bytes, str], RequestGroup] = {}
         self._ended: deque[list[Request]] = deque()
         """For each launched step, the choices that ended since: their sampling state goes when it is collected."""
@@ -100,6 +108,8 @@ class LiveRequests:
         self._planner.remove(request)
         if request.grammar is not None:
             request.grammar.finished = True
+        if self._drafter is not None:
+            self._drafter.remove(request)
         if self._ended:
             self._ended[-1].append(request)
         else:

@@ -64,9 +64,10 @@ class Scheduler:
     ) -> None:
         self.ready = ready
         self.counters = LoopCounters()
-        self.planner = Planner(config, KvPool(ready.kv_cache_tokens // page_size, page_size), self._propose)
+        prepare = None if drafter is None else drafter.prepare
+        self.planner = Planner(config, KvPool(ready.kv_cache_tokens // page_size, page_size), self._propose, prepare)
         self._outbox = Outbox(connection)
-        self._live = LiveRequests(self.planner, executor, connection, self._outbox)
+        self._live = LiveRequests(self.planner, executor, connection, self._outbox, drafter)
         self._intake = Intake(
             config,
             ServingLimits(
@@ -77,7 +78,7 @@ class Scheduler:
             ready=ready,
             count_free_places=lambda: self.planner.num_free_places,
             grammar_manager=grammar_manager,
-            may_draft=drafter is not None,
+            drafter=drafter,
             draw_seed=draw_seed,
         )
         self._max_draft_tokens = config.max_draft_tokens
@@ -150,9 +151,13 @@ class Scheduler:
         except RowError as error:
             self._live.fail(request.group, error.message)
             return
-        self.counters.generated_tokens += request.num_output - before
-        self.counters.draft_tokens_proposed += len(row.draft_token_ids)
-        self.counters.draft_tokens_accepted += max(0, len(result.token_ids) - 1)
+        num_new = request.num_output - before
+        self.counters.generated_tokens += num_new
+        if row.draft_token_ids:
+            # What stands behind the end of the answer was drawn, but is no output.
+            self._count_draft(request, len(row.draft_token_ids), min(len(result.token_ids) - 1, num_new))
+            if finish is not None:
+                finish = acceptance.with_prediction_counts(finish, request)
         self.planner.cache_computed(request, min(num_computed, len(request.token_ids)))
         self._score_prompt(row, result)
         if finish is None and acceptance.is_scored(request, row):
@@ -160,6 +165,12 @@ class Scheduler:
         if finish is not None:
             self._live.finish(request, finish)
         self._outbox.add(request)
+
+    def _count_draft(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        self.counters.draft_tokens_proposed += num_proposed
+        self.counters.draft_tokens_accepted += num_accepted
+        if self._drafter is not None:
+            self._drafter.verified(request, num_proposed, num_accepted)
 
     def _score_prompt(self, row: PlanRow, result: RowResult) -> None:
         group = row.request.group
@@ -230,10 +241,9 @@ class Scheduler:
             preemptions_total=self.planner.counters.preemptions,
             steps_total=self.counters.steps,
             requests_aborted_total=self._live.num_aborted,
+            drafters=self._drafter.stats() if self._drafter is not None else {},
             counters={
                 "refused_frames_total": self._connection.num_refused_frames,
-                "draft_tokens_proposed_total": self.counters.draft_tokens_proposed,
-                "draft_tokens_accepted_total": self.counters.draft_tokens_accepted,
                 **(self._grammar_manager.metrics.snapshot() if self._grammar_manager is not None else {}),
             },
         )

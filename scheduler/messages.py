@@ -57,6 +57,10 @@ class GenerateRequest(_Message, frozen=True, kw_only=True):
     """Higher runs earlier; equal priorities follow the scheduling policy."""
     stream: bool = False
     """When false, a choice's tokens may come in one :class:`ChoiceOutput` at its end."""
+    may_draft: bool = True
+    """When false, every token takes a step of its own; the answer is the same."""
+    prediction_token_ids: list[int] = []
+    """What the client expects the answer to be: proposed as drafts, changes nothing but the speed."""
 
 
 class AbortRequest(_Message, frozen=True, kw_only=True):
@@ -180,6 +184,16 @@ class CacheFlushed(_Message, frozen=True, kw_only=True):
     freed_tokens: int
 
 
+class DrafterStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one kind of draft has done since start."""
+
+    proposed_tokens: int
+    accepted_tokens: int
+    """Tokens of the output that took no step of their own."""
+    drafts_by_accepted: list[int]
+    """``[k]``: drafts of which exactly k tokens were accepted."""
+
+
 class SchedulerStats(_Message, frozen=True, kw_only=True):
     """Counters since start, and gauges."""
 
@@ -198,6 +212,7 @@ class SchedulerStats(_Message, frozen=True, kw_only=True):
     preemptions_total: int
     steps_total: int
     requests_aborted_total: int
+    drafters: dict[str, DrafterStats] = {}
     counters: dict[str, float] = {}
     """Further counters by metric name without prefix, such as ``grammar_compile_seconds_total``."""
 

@@ -7,7 +7,7 @@ the same inputs plan the same steps.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.config import SchedulerConfig
@@ -19,6 +19,8 @@ from scheduler.waiting_queue import WaitingQueue, seniority
 
 Propose = Callable[[Request, int], tuple[int, ...]]
 """Draft tokens for a request, at most that many; none is always right."""
+PrepareDrafts = Callable[[Sequence[Request]], None]
+"""Told before a step which requests it may ask drafts for."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,13 @@ class _Batch:
 class Planner:
     """Owns the running and waiting requests, the page pool and the prefix cache."""
 
-    def __init__(self, config: SchedulerConfig, pool: KvPool, propose: Propose | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pool: KvPool,
+        propose: Propose | None = None,
+        prepare_drafts: PrepareDrafts | None = None,
+    ) -> None:
         self.pool = pool
         self.cache = PrefixCache(pool)
         self.running: list[Request] = []
@@ -48,6 +56,7 @@ class Planner:
         self._max_batch_tokens = config.max_batch_tokens
         self._uses_cache = config.prefix_cache
         self._propose = propose
+        self._prepare_drafts = prepare_drafts
         self._step = 0
 
     @property
@@ -107,6 +116,7 @@ class Planner:
 
     def _plan_decodes(self, batch: _Batch) -> None:
         decodes = [request for request in self.running if request.num_uncomputed == 1]
+        self._announce_drafts(decodes)
         for planned, request in enumerate(decodes):
             if not batch.budget:
                 return
@@ -116,6 +126,12 @@ class Planner:
                 continue
             others = len(decodes) - planned - 1
             self._add_decode(batch, request, max_drafts=batch.budget - 1 - others)
+
+    def _announce_drafts(self, decodes: Sequence[Request]) -> None:
+        if self._prepare_drafts is not None:
+            drafting = [request for request in decodes if request.may_draft and not request.num_in_flight]
+            if drafting:
+                self._prepare_drafts(drafting)
 
     def _add_decode(self, batch: _Batch, request: Request, max_drafts: int) -> None:
         drafts: tuple[int, ...] = ()
@@ -149,7 +165,7 @@ class Planner:
             return ()
         drafts = self._propose(request, most)[:most]
         if drafts:
-            self._extend(request, self.pool.num_pages_for(request.num_computed + 1 + len(drafts)))
+            self._extend(request, self.pool.num_pages_for(len(request.token_ids) + len(drafts)))
         return drafts
 
     def _add_chunk(self, batch: _Batch, request: Request) -> None:
@@ -164,21 +180,27 @@ class Planner:
             score_from = max(start, scored)
             if score_from >= min(end, request.prompt_length - 1):
                 score_from = None
+        drafts: tuple[int, ...] = ()
+        if samples and score_from is None and request.may_draft:
+            # What a grammar forces first, or a client predicts, need not wait for the first token.
+            drafts = self._draft(request, batch.budget - (end - start))
         batch.rows.append(
             PlanRow(
                 request=request,
-                token_ids=request.token_ids[start:end],
+                token_ids=[*request.token_ids[start:end], *drafts],
                 start=start,
                 block_table=request.block_table,
                 samples=samples,
                 output_position=request.num_output,
+                draft_token_ids=drafts,
                 score_from=score_from,
                 residency=request.residency,
             )
         )
-        batch.budget -= end - start
-        request.num_computed = end
+        batch.budget -= end - start + len(drafts)
+        request.num_computed = end + len(drafts)
         request.num_in_flight += samples
+        request.draft_token_ids = drafts
 
     def _admit(self, batch: _Batch) -> None:
         if not batch.budget or not self.waiting or len(self.running) >= self._max_running:

@@ -110,10 +110,13 @@ def _build(
 ) -> tuple[Scheduler, Callable[[], None]]:
     """Load everything, and bind the socket last: who can connect can be served."""
     # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
+    from tokenizers import Tokenizer
+
     from constrained.vocabulary import Vocabulary
     from model_runner.runner import ModelRunner
     from sampling.sampler import SamplerState
     from scheduler.connection import RouterConnection
+    from scheduler.drafters.build import build_drafter
     from scheduler.loop import Scheduler
     from scheduler.step_executor import StepExecutor
 
@@ -150,6 +153,7 @@ def _build(
         eos_token_ids=eos_token_ids,
         token_bytes=vocabulary.visible_bytes,
         grammar_manager=manager,
+        drafter=build_drafter(config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes),
     )
 
     def close() -> None:

@@ -107,6 +107,9 @@ class Request:
     unsent_token_ids: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: Finish | None = None
+    accepted_prediction_tokens: int = 0
+    """Tokens of the client's prediction that were proposed and became output."""
+    rejected_prediction_tokens: int = 0
 
     @property
     def sampling(self) -> SamplingParams:
@@ -170,7 +173,7 @@ def make_group(
     return RequestGroup(client, message, seed, frozenset(stop_ids), max_total_tokens)
 
 
-def make_choices(group: RequestGroup, first_arrival: int, *, may_draft: bool) -> list[Request]:
+def make_choices(group: RequestGroup, first_arrival: int) -> list[Request]:
     """``n`` choices, each with its own copy of the grammar's state.
 
     Stop strings do not end a constrained answer: they would cut the form in two.
@@ -189,7 +192,6 @@ def make_choices(group: RequestGroup, first_arrival: int, *, may_draft: bool) ->
                 token_ids=list(prompt),
                 prompt_length=len(prompt),
                 stop_state=StopState(stops),
-                may_draft=may_draft,
                 grammar=grammar,
             )
         )

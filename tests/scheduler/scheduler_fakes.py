@@ -20,6 +20,7 @@ from scheduler.messages import (
     AbortRequest,
     Admitted,
     ChoiceOutput,
+    DrafterStats,
     Failed,
     FromScheduler,
     GenerateRequest,
@@ -222,7 +223,26 @@ def fake_logprob(token: int) -> TokenLogprob:
     return TokenLogprob(token_id=token, logprob=-float(token), top=[])
 
 
-class RandomDrafter:
+class AnyDrafter:
+    """A drafter for every request that learns nothing."""
+
+    def may_draft(self, request: Request) -> bool:
+        return True
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        pass
+
+    def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        assert 0 <= num_accepted <= num_proposed
+
+    def remove(self, request: Request) -> None:
+        pass
+
+    def stats(self) -> dict[str, DrafterStats]:
+        return {}
+
+
+class RandomDrafter(AnyDrafter):
     """Now and then guesses right, mostly wrong, sometimes beyond the vocabulary or too long."""
 
     def __init__(self, seed: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from scheduler_fakes import EOS, PAGE_SIZE, VOCAB_SIZE, DigitsGrammar, FakeGrammarManager, Harness
+from scheduler_fakes import EOS, PAGE_SIZE, VOCAB_SIZE, AnyDrafter, DigitsGrammar, FakeGrammarManager, Harness
 
 from constrained.masks import GrammarMasks
 from constrained.spec import GrammarSpec
@@ -56,7 +56,7 @@ class TinyRunner:
         return torch.stack(logits) if logits else torch.empty(0, VOCAB_SIZE)
 
 
-class GreedyGuesser:
+class GreedyGuesser(AnyDrafter):
     """Guesses the plain greedy continuation, wrong now and then."""
 
     def __init__(self) -> None:

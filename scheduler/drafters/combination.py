@@ -1,0 +1,114 @@
+"""Several sources as one drafter: what the grammar forces comes first, each next source continues behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scheduler.drafters.source import DraftSource
+from scheduler.drafters.statistics import SourceCounters
+from scheduler.messages import DrafterStats
+
+if TYPE_CHECKING:
+    from scheduler.request import Request
+
+
+class CombinedDrafter:
+    """The drafter of a scheduler (:class:`scheduler.interfaces.Drafter`).
+
+    Parameters
+    ----------
+    sources
+        In order of trust: the tokens of an earlier one are verified first.
+    """
+
+    def __init__(self, sources: Sequence[DraftSource]) -> None:
+        self._sources = tuple(sources)
+        self._counters = {source.name: SourceCounters() for source in sources}
+        self._wanting: dict[int, tuple[DraftSource, ...]] = {}
+        self._parts: dict[int, list[tuple[DraftSource, int]]] = {}
+        """By request: who proposed how many tokens of the draft that is being verified."""
+
+    def may_draft(self, request: Request) -> bool:
+        if not request.group.message.may_draft:
+            return False
+        wanting = tuple(source for source in self._sources if source.wants(request))
+        if wanting:
+            self._wanting[request.key] = wanting
+        return bool(wanting)
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        for source in self._sources:
+            wanted = [request for request in requests if source in self._wanting.get(request.key, ())]
+            if wanted:
+                source.prepare(wanted)
+
+    def propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:
+        draft: tuple[int, ...] = ()
+        parts: list[tuple[DraftSource, int]] = []
+        for source in self._wanting.get(request.key, ()):
+            room = max_tokens - len(draft)
+            if room <= 0:
+                break
+            tokens = _possible(request, draft, tuple(source.propose(request, draft, room))[:room])
+            if tokens:
+                draft += tokens
+                parts.append((source, len(tokens)))
+        if draft:
+            self._parts[request.key] = parts
+        return draft
+
+    def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
+        """The first ``num_accepted`` of ``num_proposed`` guesses became output; fewer may be asked than proposed."""
+        for source, length in self._parts.pop(request.key, ()):
+            proposed = min(length, num_proposed)
+            accepted = min(proposed, num_accepted)
+            if not proposed:
+                return
+            self._counters[source.name].count(proposed, accepted)
+            source.verified(request, proposed, accepted)
+            if accepted < proposed:
+                return
+            num_proposed -= proposed
+            num_accepted -= accepted
+
+    def remove(self, request: Request) -> None:
+        self._parts.pop(request.key, None)
+        for source in self._wanting.pop(request.key, ()):
+            source.remove(request)
+
+    def stats(self) -> dict[str, DrafterStats]:
+        return {name: counters.snapshot() for name, counters in self._counters.items()}
+
+
+def _possible(request: Request, before: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The first of ``tokens`` that could be output at all: what comes behind the others would be computed in vain."""
+    if not tokens:
+        return ()
+    tokens = _up_to_end(request, tokens)
+    grammar = request.grammar
+    if grammar is None:
+        return tokens
+    accepted = 0
+    possible = 0
+    try:
+        for token in (*before, *tokens):
+            if grammar.is_terminated():
+                break
+            grammar.accept_token(token)
+            accepted += 1
+        possible = max(0, accepted - len(before))
+    except ValueError:
+        possible = max(0, accepted - len(before))
+    finally:
+        grammar.rollback(accepted)
+    return tokens[:possible]
+
+
+def _up_to_end(request: Request, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Nothing follows a token that ends the answer."""
+    stop_ids = request.group.stop_ids
+    for index, token in enumerate(tokens):
+        if token in stop_ids:
+            return tokens[: index + 1]
+    return tokens
