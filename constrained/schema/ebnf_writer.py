@@ -53,6 +53,12 @@ class EbnfWriter(GrammarWriter):
         if isinstance(node, tree.Either):
             return "(" + " | ".join(map(self._expression, node.parts)) + ")"
         if isinstance(node, tree.Repeat):
+            split = _plain_and_other(node)
+            if split is not None:
+                # The same texts as (plain | other)*. Written so, xgrammar 0.2.9 fills a mask of 49,152 tokens in 8 us
+                # inside a JSON string; with the escapes beside the plain characters it takes 15 ms.
+                plain, other = _chars(split[0].chars), self._expression(split[1])
+                return f"{plain}* (({other}) {plain}*)*"
             inner = self._expression(node.part)
             if node.high is None and node.low <= 1:
                 return f"({inner}){'*' if node.low == 0 else '+'}"
@@ -85,6 +91,15 @@ class EbnfWriter(GrammarWriter):
             loop = f"{_chars(charset.union(*loops))}* " if loops else ""
             self.define(name, f"{loop}({' | '.join(exits)})")
         return names[0]
+
+
+def _plain_and_other(node: tree.Repeat) -> tuple[tree.Chars, Node] | None:
+    """The single characters and the longer alternatives of ``(plain | other)*``; ``None`` for another shape."""
+    if node.low != 0 or node.high is not None or not isinstance(node.part, tree.Either):
+        return None
+    plain = [part for part in node.part.parts if isinstance(part, tree.Chars)]
+    other = [part for part in node.part.parts if not isinstance(part, tree.Chars)]
+    return (plain[0], tree.either(other)) if len(plain) == 1 and other else None
 
 
 def _quoted(text: str) -> str:
