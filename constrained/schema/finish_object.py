@@ -148,10 +148,15 @@ def _shape(
             continue
         properties.append(Property(name, goal, name in required))
     taken = sorted({*names, *conjunction.absent})
-    base = [*languages, tree.repeat(tree.ANY_CHAR, 0, solver.limits.max_key_length)]
+    base = list(languages)
     if taken:
         base.append(tree.complement(tree.literals(taken)))
-    extra = [KeyClass(tree.both([*parts, *base]), goal) for parts, goal in _key_classes(groups, conjunction)]
+    # Keys that nothing describes have a bound on their length; patterns are their author's business.
+    bound = [] if languages else [tree.repeat(tree.ANY_CHAR, 0, solver.limits.max_key_length)]
+    extra = [
+        KeyClass(tree.both([language, *(bound if is_open else []), *base]), goal)
+        for language, is_open, goal in _key_classes(groups, conjunction)
+    ]
     needed_extra = tuple(one for one in (_needed_class(key, extra) for key in needed) if one is not None)
     if len(needed_extra) < len(needed):
         return None
@@ -176,15 +181,18 @@ def _literals_for(name: str, groups: list[PropertyGroup]) -> Iterator[Literal]:
         yield from found
 
 
-def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[tuple[list[Node], Goal]]:
-    """Undeclared keys by the patterns they match; classes with the same values are one."""
+def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[tuple[Node, bool, Goal]]:
+    """Undeclared keys by the patterns they match; classes with the same values are one.
+
+    The flag tells classes with keys that match none of the patterns.
+    """
     from constrained.schema.finish import goal_of, is_plainly_empty
 
     patterns = list(dict.fromkeys(language for group in groups for language, _ in group.patterns))
     patterns = [language for language in patterns if _listed(language) is None]
     subsets: list[tuple[Node, ...]] = [()]
-    for language in patterns:
-        subsets += [(*subset, language) for subset in subsets if is_empty(tree.both([*subset, language])) is not True]
+    for pattern in patterns:
+        subsets += [(*subset, pattern) for subset in subsets if is_empty(tree.both([*subset, pattern])) is not True]
         if len(subsets) > _MAX_KEY_CLASSES:
             pointer = conjunction.pointers.get("patternProperties", "")
             raise UnenforceableError("too many overlapping patternProperties", pointer)
@@ -192,15 +200,17 @@ def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[
     for subset in subsets:
         goal = goal_of(literal for group in groups for literal in _class_literals(subset, group))
         by_goal.setdefault(goal, []).append(subset)
-    classes: list[tuple[list[Node], Goal]] = []
+    classes: list[tuple[Node, bool, Goal]] = []
     for goal, members in by_goal.items():
         if is_plainly_empty(goal):
             continue
         if len(by_goal) == 1:
-            classes.append(([tree.ANYTHING], goal))
-            continue
-        classes.append(([tree.either(_exactly(subset, patterns) for subset in members)], goal))
-    return [(parts, goal) for parts, goal in classes if parts[0] != tree.NOTHING]
+            language: Node = tree.ANYTHING
+        else:
+            language = tree.either(_exactly(subset, patterns) for subset in members)
+        if language != tree.NOTHING:
+            classes.append((language, () in members, goal))
+    return classes
 
 
 def _class_literals(subset: tuple[Node, ...], group: PropertyGroup) -> list[Literal]:
