@@ -13,7 +13,7 @@ from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGramm
 from constrained.compile_pool import timeout_message
 from constrained.compile_service import Compiler
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError
+from constrained.errors import GrammarError, GrammarServiceUnavailableError, GrammarTimeoutError, InvalidGrammarError
 from constrained.ranks import AllGather, agree
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.stats import GrammarMetrics
@@ -37,8 +37,8 @@ class GrammarRequest(Protocol):
 
     grammar: Any
     """A :class:`BaseGrammarObject` in its start state; every choice takes a copy."""
-    grammar_error: str | None
-    """For the client."""
+    grammar_error: GrammarError | None
+    """For the client; its ``status`` says whose fault it is."""
 
 
 RequestT = TypeVar("RequestT", bound=GrammarRequest)
@@ -116,12 +116,17 @@ class GrammarManager(Generic[RequestT]):
         if spec is None:
             return False
         if self.grammar_backend is None:
-            req.grammar_error = "This server runs without grammars (--grammar-backend none); leave out response_format."
+            req.grammar_error = InvalidGrammarError(
+                "This server runs without grammars (--grammar-backend none); leave out response_format."
+            )
             return False
         try:
             value, _ = self.grammar_backend.get_cached_or_future_value(spec, req.reasoning)
-        except (GrammarError, ValueError) as error:
-            req.grammar_error = str(error)
+        except GrammarError as error:
+            req.grammar_error = error
+            return False
+        except ValueError as error:
+            req.grammar_error = InvalidGrammarError(str(error))
             return False
         if isinstance(value, BaseGrammarObject):
             self._settle(req, value)
@@ -197,12 +202,12 @@ class GrammarManager(Generic[RequestT]):
 
     def _settle(self, req: RequestT, grammar: BaseGrammarObject) -> None:
         if isinstance(grammar, InvalidGrammarObject):
-            req.grammar_error = str(grammar.error)
+            req.grammar_error = grammar.error
             return
         try:
             grammar.set_stop_token_ids(sorted(set(req.stop_ids) | set(self.environment.eos_token_ids)))
         except GrammarError as error:
-            req.grammar_error = str(error)
+            req.grammar_error = error
             return
         req.grammar = grammar
 
@@ -212,13 +217,13 @@ class GrammarManager(Generic[RequestT]):
         if waiting.future.done() and not waiting.future.cancelled():
             grammar = waiting.future.result()
             if isinstance(grammar, InvalidGrammarObject):
-                request.grammar_error = str(grammar.error)
+                request.grammar_error = grammar.error
         waiting.future.cancel()
         if is_late:
             self.metrics.add("grammar_timeouts_total")
-            request.grammar_error = timeout_message(self._timeout)
+            request.grammar_error = GrammarTimeoutError(timeout_message(self._timeout))
         elif request.grammar_error is None:
-            request.grammar_error = "response_format: another rank could not make this grammar"
+            request.grammar_error = GrammarServiceUnavailableError("another rank could not make this grammar")
 
     @staticmethod
     def _has_failed(waiting: _Waiting[RequestT]) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sampling.validation import SamplingParamsError, validate_sampling_params
 from scheduler.messages import ErrorInfo, GenerateRequest
+
+if TYPE_CHECKING:
+    from constrained.errors import GrammarError
 
 MAX_STOP_BYTES = 64 * 1024
 """Bytes of all stop strings of a request: their automaton is built on the scheduler's loop."""
@@ -37,6 +41,13 @@ def queue_is_full(max_queued_requests: int) -> ErrorInfo:
         code="queue_full",
         message=f"The server is overloaded: {max_queued_requests} requests are waiting already. Try again shortly.",
     )
+
+
+def grammar_failed(message: GenerateRequest, error: GrammarError) -> ErrorInfo:
+    """The client's fault names the client's field; the server's fault does not."""
+    if error.status < 500:
+        return _invalid(str(error), message.grammar_field)
+    return ErrorInfo(status=error.status, type="server_error", message=f"The grammar could not be compiled: {error}.")
 
 
 def _check_prompt(message: GenerateRequest, limits: ServingLimits) -> ErrorInfo | None:
@@ -77,7 +88,8 @@ def _check_sampling(message: GenerateRequest, limits: ServingLimits) -> ErrorInf
 
 def _check_grammar(message: GenerateRequest, serves_grammars: bool) -> ErrorInfo | None:
     if message.grammar is not None and not serves_grammars:
-        return _invalid("Constrained output is not enabled on this server (--grammar-backend none).", "response_format")
+        text = "Constrained output is not enabled on this server (--grammar-backend none)."
+        return _invalid(text, message.grammar_field)
     return None
 
 

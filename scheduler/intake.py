@@ -128,7 +128,7 @@ class Intake:
         if group.grammar is not None:
             self._admit(group)
         elif group.grammar_error is not None:
-            self._live.reject(group, ErrorInfo(status=400, message=group.grammar_error, param="response_format"))
+            self._live.reject(group, admission.grammar_failed(group.message, group.grammar_error))
         else:
             # Fail closed: without a grammar there is no answer.
             message = "The grammar could not be compiled."

@@ -52,6 +52,8 @@ class GenerateRequest(_Message, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
+    grammar_field: str = "response_format"
+    """The field of the client's request that asked for the grammar; errors name it."""
     reasoning: ReasoningSpec | None = None
     priority: int = 0
     """Higher runs earlier; equal priorities follow the scheduling policy."""

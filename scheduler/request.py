@@ -11,6 +11,7 @@ from scheduler.stops import StopState
 
 if TYPE_CHECKING:
     from constrained.base import BaseGrammarObject
+    from constrained.errors import GrammarError
     from constrained.spec import GrammarSpec, ReasoningSpec
     from sampling.params import SamplingParams
     from scheduler.prefix_cache import CacheNode
@@ -44,7 +45,7 @@ class RequestGroup:
     prompt_logprobs_sent: bool = False
     grammar: BaseGrammarObject | None = None
     """In its start state: choices have copies."""
-    grammar_error: str | None = None
+    grammar_error: GrammarError | None = None
 
     @property
     def request_id(self) -> str:

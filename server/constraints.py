@@ -13,6 +13,12 @@ from server.sampling_request import JsonSchemaFormat, ResponseFormat, SamplingFi
 _ANY_OBJECT = '{"type":"object"}'
 
 
+def constraint_field(fields: SamplingFields) -> str:
+    """The field that :func:`grammar_spec` takes the constraint from."""
+    names = ("structured_outputs", "json_schema", "regex", "ebnf", "choice")
+    return next((name for name in names if getattr(fields, name) is not None), "response_format")
+
+
 def grammar_spec(fields: SamplingFields, *, max_bytes: int) -> GrammarSpec | None:
     """The request's constraint; ``None`` when it asks for free text.
 

@@ -14,7 +14,7 @@ from server.chat.answer import ChatAnswerShape, ChatStreamEncoder, whole_answer
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
 from server.choices import ChoiceAssembler
-from server.constraints import grammar_spec
+from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext, context_of
 from server.documentation import request_body
 from server.errors import BadRequestError
@@ -81,6 +81,7 @@ async def create_chat_completion(request: Request) -> Response:
                 prompt_token_ids=prompt_token_ids,
                 sampling=params,
                 grammar=grammar,
+                grammar_field=constraint_field(body),
                 priority=body.priority,
                 stream=body.stream,
             )

@@ -16,7 +16,7 @@ from server.completions.answer import CompletionAnswerShape, CompletionStreamEnc
 from server.completions.echo import Echo
 from server.completions.prompts import Prompt, read_prompts
 from server.completions.protocol import CompletionRequest
-from server.constraints import grammar_spec
+from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext, context_of
 from server.documentation import request_body
 from server.errors import BadRequestError
@@ -80,6 +80,7 @@ async def create_completion(request: Request) -> Response:
                 prompt_token_ids=prompt.token_ids,
                 sampling=params[index],
                 grammar=grammar,
+                grammar_field=constraint_field(body),
                 priority=body.priority,
                 stream=body.stream,
             )

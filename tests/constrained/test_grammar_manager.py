@@ -15,7 +15,7 @@ import torch
 from constrained.auto import AutoGrammarBackend
 from constrained.compile_protocol import CompileResult
 from constrained.environment import GrammarEnvironment
-from constrained.errors import InvalidGrammarError
+from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError
 from constrained.manager import GrammarManager
 from constrained.reasoner import ReasonerGrammarObject
 from constrained.spec import GrammarSpec, ReasoningSpec
@@ -31,7 +31,7 @@ class FakeRequest:
     reasoning: ReasoningSpec | None = None
     stop_ids: frozenset[int] = frozenset()
     grammar: Any = None
-    grammar_error: str | None = None
+    grammar_error: GrammarError | None = None
 
 
 @dataclass
@@ -50,8 +50,8 @@ class FakeCompiler:
         payload = engine.serialize(engine.dispatch_regex(spec.value))
         future.set_result(CompileResult("llguidance", payload, 1, 0.001))
 
-    def fail(self, index: int = -1) -> None:
-        self.futures[index][1].set_exception(InvalidGrammarError("refused", pointer="/properties/a"))
+    def fail(self, index: int = -1, error: Exception | None = None) -> None:
+        self.futures[index][1].set_exception(error or InvalidGrammarError("refused", pointer="/properties/a"))
 
     def shutdown(self) -> None:
         pass
@@ -132,7 +132,21 @@ def test_a_refused_grammar_is_an_error_with_its_pointer(make: Make) -> None:
     compiler.fail()
     assert ready(manager) == [req]
     assert req.grammar is None
-    assert req.grammar_error == "refused (at /properties/a)"
+    assert str(req.grammar_error) == "refused (at /properties/a)"
+    assert req.grammar_error.status == 400
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(GrammarServiceUnavailableError("no process starts"), 503), (RuntimeError("a bug"), 503)]
+)
+def test_what_is_the_servers_fault_is_not_called_the_clients(make: Make, error: Exception, status: int) -> None:
+    manager, compiler = make()
+    req = request()
+    manager.process_req_with_grammar(req)
+    compiler.fail(error=error)
+    assert ready(manager) == [req]
+    assert req.grammar is None
+    assert req.grammar_error.status == status
 
 
 def test_a_late_grammar_is_an_error_that_names_the_field_and_ends_its_compile(make: Make) -> None:
@@ -142,7 +156,7 @@ def test_a_late_grammar_is_an_error_that_names_the_field_and_ends_its_compile(ma
     manager.process_req_with_grammar(req)
     assert ready(manager) == [req]
     assert 0.2 <= time.monotonic() - started < 1.0
-    assert "response_format" in (req.grammar_error or "")
+    assert "response_format" in str(req.grammar_error)
     assert req.grammar is None
     assert compiler.futures[0][1].cancelled()
     assert manager.metrics.counters["grammar_timeouts_total"] == 1
@@ -179,7 +193,7 @@ def test_the_backend_none_refuses_every_constrained_request(make: Make) -> None:
     manager, _ = make(backend="none")
     req = request()
     assert manager.process_req_with_grammar(req) is False
-    assert "without grammars" in (req.grammar_error or "")
+    assert "without grammars" in str(req.grammar_error)
 
 
 def test_a_thinking_request_gets_a_wrapped_grammar(make: Make) -> None:
@@ -195,7 +209,7 @@ def test_an_impossible_marker_is_an_error_not_a_crash(make: Make) -> None:
     manager, _ = make()
     req = request(reasoning=ReasoningSpec(think_end_ids=(), is_thinking=True))
     assert manager.process_req_with_grammar(req) is False
-    assert "marker" in (req.grammar_error or "")
+    assert "marker" in str(req.grammar_error)
 
 
 class Ranks:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError
 from constrained.stats import GrammarMetrics
 from constrained.vocabulary import Vocabulary
 from sampling.params import SamplingParams
@@ -275,7 +276,7 @@ class FakeGrammarManager:
         self.waiting.append(req)
         return True
 
-    def finish(self, grammar: DigitsGrammar | None = None, error: str | None = None) -> None:
+    def finish(self, grammar: DigitsGrammar | None = None, error: GrammarError | None = None) -> None:
         for req in self.waiting:
             req.grammar = grammar  # type: ignore[attr-defined]
             req.grammar_error = error  # type: ignore[attr-defined]
@@ -368,6 +369,7 @@ class Harness:
         priority: int = 0,
         stream: bool = True,
         grammar: object = None,
+        grammar_field: str = "response_format",
         **sampling: object,
     ) -> SamplingParams:
         params = SamplingParams(**{"max_tokens": 8, "seed": 0, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
@@ -378,6 +380,7 @@ class Harness:
             priority=priority,
             stream=stream,
             grammar=grammar,  # type: ignore[arg-type]
+            grammar_field=grammar_field,
         )
         self.connection.incoming.append((client, message))
         return params

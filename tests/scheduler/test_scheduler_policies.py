@@ -14,6 +14,7 @@ from scheduler_fakes import (
     reference,
 )
 
+from constrained.errors import GrammarServiceUnavailableError, InvalidGrammarError
 from constrained.spec import GrammarSpec
 from scheduler.messages import AbortRequest, FlushCache, GetStats, Hello, SchedulerReady, SchedulerStats
 from scheduler.waiting_queue import MAX_PASSED_OVER
@@ -250,15 +251,28 @@ def test_a_grammar_without_a_manager_is_refused() -> None:
 def test_a_grammar_that_fails_rejects_its_request_alone() -> None:
     manager = FakeGrammarManager()
     harness = Harness(0, grammar_manager=manager)
-    harness.submit("bad", [1], grammar=SPEC)
+    harness.submit("bad", [1], grammar=SPEC, grammar_field="regex")
     harness.submit("free", [1])
     harness.step(3)
-    manager.finish(error="unclosed bracket at 3")
+    manager.finish(error=InvalidGrammarError("unclosed bracket at 3"))
     harness.run()
     assert harness.rejection("bad").status == 400
     assert harness.rejection("bad").message == "unclosed bracket at 3"
+    assert harness.rejection("bad").param == "regex"
     assert harness.finish("free").reason == "length"
     harness.check_nothing_leaked()
+
+
+def test_a_compile_service_that_is_down_is_the_servers_fault() -> None:
+    manager = FakeGrammarManager()
+    harness = Harness(0, grammar_manager=manager)
+    harness.submit("a", [1], grammar=SPEC)
+    harness.step()
+    manager.finish(error=GrammarServiceUnavailableError("grammar compile processes do not start"))
+    harness.step()
+    rejection = harness.rejection("a")
+    assert (rejection.status, rejection.type, rejection.param) == (503, "server_error", None)
+    assert "do not start" in rejection.message
 
 
 def test_a_grammar_that_is_nothing_fails_closed() -> None:

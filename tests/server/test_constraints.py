@@ -118,3 +118,19 @@ def test_the_pattern_of_choices_matches_them_and_nothing_else(choices, other):
     pattern = re.compile(choice_regex(choices), re.DOTALL)
     assert all(pattern.fullmatch(choice) for choice in choices)
     assert bool(pattern.fullmatch(other)) == (other in choices)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    ("constraint", "field"),
+    [
+        ({"regex": "a+"}, "regex"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "text"}, "choice": ["a"]}, "choice"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ],
+)
+def test_the_scheduler_is_told_which_field_to_blame(shared_server, path, constraint, field):
+    text = {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "hi"}]}
+    assert shared_server.post(path, {**text, **constraint, "max_tokens": 1}).status_code == 200
+    assert shared_server.scheduler.requests()[-1].grammar_field == field
