@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise, product
 
 from constrained.schema.pattern import charset, tree
@@ -88,11 +89,40 @@ def _plain_is_empty(node: Node) -> bool:
 
 def matches(node: Node, text: str) -> bool:
     """Whether ``text`` is in the language."""
-    for char in text:
-        node = derive(node, ord(char))
-        if node == tree.NOTHING:
-            return False
-    return nullable(node)
+    return _machine(node).accepts(text)
+
+
+@lru_cache(maxsize=256)
+def _machine(node: Node) -> _LazyMachine:
+    return _LazyMachine(node)
+
+
+class _LazyMachine:
+    """An automaton that grows with the texts it is asked about: time is linear in a text, whatever the pattern."""
+
+    def __init__(self, node: Node) -> None:
+        self._states = [node]
+        self._numbers = {node: 0, tree.NOTHING: -1}
+        self._steps: dict[tuple[int, str], int] = {}
+
+    def accepts(self, text: str) -> bool:
+        state = 0
+        for char in text:
+            following = self._steps.get((state, char))
+            if following is None:
+                following = self._steps[(state, char)] = self._step(state, char)
+            if following < 0:
+                return False
+            state = following
+        return nullable(self._states[state])
+
+    def _step(self, state: int, char: str) -> int:
+        after = derive(self._states[state], ord(char))
+        number = self._numbers.get(after)
+        if number is None:
+            number = self._numbers[after] = len(self._states)
+            self._states.append(after)
+        return number
 
 
 def finite_strings(node: Node, most: int) -> list[str] | None:
