@@ -11,7 +11,7 @@ from constrained.schema.conjunction import ATOMS, NUMBERS, Conjunction, ItemGrou
 from constrained.schema.document import SchemaNode, unsupported
 from constrained.schema.numbers import Bound
 from constrained.schema.pattern import tree
-from constrained.schema.positive import item_group, pattern_language, property_group, scalar_parts, structure_of
+from constrained.schema.positive_values import item_group, pattern_language, property_group, scalar_parts, structure_of
 from constrained.schema.shapes import Contains, Literal
 from constrained.schema.solver import Apply, Choice, Solver, Step, Work
 

@@ -49,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Largest size of a pattern with its counted repetitions written out."""
     max_branches: int = 512
     """Most alternatives that one schema location may unfold into."""
-    max_rules: int = 100_000
+    max_rules: int = 20_000
     max_key_length: int = 64
     """Longest undeclared property name, in characters."""
 
