@@ -49,6 +49,10 @@ class LogprobTensors:
         return [TokenLogprob(token_id, logprob, top) for (token_id, logprob), top in zip(drawn, top_lists, strict=True)]
 
 
+_SLICE_ELEMENTS = 1 << 23
+"""Logits looked at in one go: temporaries are as large, and a whole chunk of a prompt would need many times that."""
+
+
 def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobTensors:
     """Log-softmax at the given tokens and at the ``num_top`` most likely ones.
 
@@ -66,6 +70,29 @@ def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int
     LogprobTensors
         Every value is finite, at least :data:`MINIMUM_LOGPROB`.
     """
+    num_rows = max(1, _SLICE_ELEMENTS // logits.shape[1])
+    if len(logits) > num_rows:
+        starts = range(0, len(logits), num_rows)
+        parts = [_compute(logits[i : i + num_rows], token_ids[i : i + num_rows], num_top) for i in starts]
+        return LogprobTensors(
+            token_ids=token_ids,
+            logprobs=torch.cat([part.logprobs for part in parts]),
+            top_token_ids=torch.cat([part.top_token_ids for part in parts]),
+            top_logprobs=torch.cat([part.top_logprobs for part in parts]),
+        )
+    return _compute(logits, token_ids, num_top)
+
+
+def prompt_logprobs(logits: torch.Tensor, target_ids: torch.Tensor, num_top: int) -> list[TokenLogprob]:
+    """Log-probabilities of a prompt's tokens.
+
+    ``logits`` ``[T, V]`` float32; ``target_ids`` ``[T]`` int64, where target i is the token *after* the one whose
+    logits stand in row i. The first token of a prompt has no log-probability.
+    """
+    return compute_logprobs(logits, target_ids, num_top).to_lists([num_top] * len(target_ids))
+
+
+def _compute(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobTensors:
     normaliser = torch.logsumexp(logits, dim=1)
     # Looking costs a wait for the device, cleaning a pass over the logits: each where it is the cheaper one.
     if logits.device.type != "cpu" or not torch.isfinite(normaliser).all():
@@ -80,12 +107,3 @@ def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int
         top_token_ids=top_token_ids,
         top_logprobs=(top_logits - normaliser[:, None]).clamp(MINIMUM_LOGPROB, 0.0),
     )
-
-
-def prompt_logprobs(logits: torch.Tensor, target_ids: torch.Tensor, num_top: int) -> list[TokenLogprob]:
-    """Log-probabilities of a prompt's tokens.
-
-    ``logits`` ``[T, V]`` float32; ``target_ids`` ``[T]`` int64, where target i is the token *after* the one whose
-    logits stand in row i. The first token of a prompt has no log-probability.
-    """
-    return compute_logprobs(logits, target_ids, num_top).to_lists([num_top] * len(target_ids))

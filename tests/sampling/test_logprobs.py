@@ -108,3 +108,23 @@ def test_prompt_logprobs_are_of_the_given_tokens() -> None:
     for entry, row in zip(entries, expected, strict=True):
         assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-4)
         assert len(entry.top) == 2
+
+
+def test_a_long_prompts_temporaries_are_bounded_and_its_values_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = random_logits(33)
+    logits[7, 3] = float("nan")
+    targets = torch.arange(33)
+    expected = compute_logprobs(logits, targets, 3)
+    sizes = []
+    logsumexp = torch.logsumexp
+
+    def spy(part: torch.Tensor, dim: int) -> torch.Tensor:
+        sizes.append(part.numel())
+        return logsumexp(part, dim=dim)
+
+    monkeypatch.setattr(torch, "logsumexp", spy)
+    monkeypatch.setattr("sampling.logprobs._SLICE_ELEMENTS", 4 * V + 1)
+    sliced = compute_logprobs(logits, targets, 3)
+    assert max(sizes) == 4 * V
+    for name in ("token_ids", "logprobs", "top_token_ids", "top_logprobs"):
+        assert torch.equal(getattr(sliced, name), getattr(expected, name))
