@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model_runner.forward_row import ForwardRow
+from model_runner.layers.linear import build_linear
 from model_runner.runner import ModelRunner
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -109,3 +110,10 @@ def test_drafts_verified_together_have_the_bits_of_plain_decoding(
         logits = runner.forward([row])
         assert torch.equal(logits[:right], plain[position : position + right])
         position, turn = position + right, turn + 1
+
+
+def test_a_step_of_which_nobody_wants_logits_has_none() -> None:
+    for is_exact in (True, False):
+        for is_shared in (True, False):
+            linear = build_linear(torch.ones(24, 8), None, is_exact=is_exact, is_shared=is_shared)
+            assert linear(torch.ones(0, 8)).shape == (0, 24)
