@@ -13,8 +13,8 @@ from server.request_record import RequestRecord
 logger = logging.getLogger("scansion.access")
 
 
-def log_request(record: RequestRecord, duration: float) -> None:
-    """One line for a request that has ended."""
+def log_request(record: RequestRecord, duration: float, *, is_probe: bool) -> None:
+    """One line for a request that has ended. Probes come every few seconds: what they expect is no news."""
     to_first_token = record.seconds_to_first_token
     fields: dict[str, Any] = {
         "request_id": record.request_id,
@@ -28,7 +28,8 @@ def log_request(record: RequestRecord, duration: float) -> None:
         "error": None if record.error is None else record.error[:300],
     }
     known = {name: value for name, value in fields.items() if value is not None}
-    logger.info("request", extra={"fields": known})
+    is_expected = 200 <= record.status < 300 or record.status == 503
+    logger.log(logging.DEBUG if is_probe and is_expected else logging.INFO, "request", extra={"fields": known})
 
 
 class _JsonFormatter(logging.Formatter):

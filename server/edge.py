@@ -16,7 +16,7 @@ from server.request_record import RequestRecord, attach_record
 
 logger = logging.getLogger("scansion.http")
 
-_UNCOUNTED = frozenset({"/health", "/metrics"})
+_PROBES = frozenset({"/health", "/metrics"})
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -42,7 +42,7 @@ class Edge:
                 message["headers"] = [*message.get("headers", ()), id_header]
             await send(message)
 
-        is_counted = scope["path"] not in _UNCOUNTED
+        is_counted = scope["path"] not in _PROBES
         context.num_http_requests += is_counted
         try:
             await self._app(scope, receive, send_noted)
@@ -72,7 +72,7 @@ class Edge:
             if record.seconds_to_first_token is not None:
                 metrics.time_to_first_token.observe(record.seconds_to_first_token)
         if self._context.config.access_log:
-            log_request(record, duration)
+            log_request(record, duration, is_probe=scope["path"] in _PROBES)
 
 
 def endpoint_label(scope: Scope) -> str:

@@ -93,6 +93,22 @@ def test_errors_carry_the_request_id(shared_server):
     assert shared_server.post(CHAT, {}, headers={"X-Request-Id": "e1"}).headers["x-request-id"] == "e1"
 
 
+def test_probes_are_logged_only_when_they_answer_something_unusual(make_server, caplog):
+    server = make_server(scheduler_runs=False)
+    with caplog.at_level(logging.DEBUG, logger="scansion.access"):
+        assert server.get("/health").status_code == 503
+        assert server.get("/metrics").status_code == 200
+        assert server.post("/health").status_code == 405
+        assert server.get("/version").status_code == 200
+    lines = [record for record in caplog.records if record.name == "scansion.access"]
+    assert [(line.fields["path"], line.fields["status"], line.levelname) for line in lines] == [
+        ("/health", 503, "DEBUG"),
+        ("/metrics", 200, "DEBUG"),
+        ("/health", 405, "INFO"),
+        ("/version", 200, "INFO"),
+    ]
+
+
 def test_each_request_is_one_log_line(shared_server, caplog):
     with caplog.at_level(logging.INFO, logger="scansion.access"):
         shared_server.post(
