@@ -47,7 +47,8 @@ def grammar_failed(message: GenerateRequest, error: GrammarError) -> ErrorInfo:
     """The client's fault names the client's field; the server's fault does not."""
     if error.status < 500:
         return _invalid(str(error), message.grammar_field)
-    return ErrorInfo(status=error.status, type="server_error", message=f"The grammar could not be compiled: {error}.")
+    text = f"The grammar could not be compiled: {error}."
+    return ErrorInfo(status=error.status, type="server_error", code="grammar_unavailable", message=text)
 
 
 def _check_prompt(message: GenerateRequest, limits: ServingLimits) -> ErrorInfo | None:

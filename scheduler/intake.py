@@ -94,10 +94,10 @@ class Intake:
                 self._admit_with_grammar(group)
 
     def abort(self, client: bytes, request_id: str) -> None:
-        """Silent when the request is unknown."""
+        """The client's own request, or else another client's: who stops a request may reach any HTTP process."""
         group = self._live.get(client, request_id)
-        if group is not None:
-            self._abort(group)
+        for found in self._live.named(request_id) if group is None else [group]:
+            self._abort(found)
 
     def abort_client(self, client: bytes) -> None:
         for group in self._live.of_client(client):

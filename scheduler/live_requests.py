@@ -49,6 +49,14 @@ class LiveRequests:
     def get(self, client: bytes, request_id: str) -> RequestGroup | None:
         return self._groups.get((client, request_id))
 
+    def named(self, request_id: str) -> list[RequestGroup]:
+        """Of any client; with an answer's id, every prompt of it (``id:0``, ``id:1``, ...)."""
+        return [
+            group
+            for group in self._groups.values()
+            if group.message.request_id == request_id or group.message.request_id.rpartition(":")[0] == request_id
+        ]
+
     def of_client(self, client: bytes) -> list[RequestGroup]:
         return [group for group in self._groups.values() if group.client == client]
 

@@ -97,7 +97,7 @@ async def abort_request(request: Request) -> Response:
         for scheduler_id in submission.request_ids:
             context.engine.abort(scheduler_id)
     if request_id is not None and not submissions:
-        context.engine.abort(request_id)  # another HTTP process may hold it; the scheduler knows them all
+        context.engine.abort(request_id)  # another HTTP process may hold it: the scheduler looks at all of them
     return JsonResponse({"aborted": len(submissions)})
 
 

@@ -16,7 +16,7 @@ from scheduler_fakes import (
 
 from constrained.errors import GrammarServiceUnavailableError, InvalidGrammarError
 from constrained.spec import GrammarSpec
-from scheduler.messages import AbortRequest, FlushCache, GetStats, Hello, SchedulerReady, SchedulerStats
+from scheduler.messages import AbortRequest, FlushCache, GetStats, Hello, SchedulerReady, SchedulerStats, StepOutput
 from scheduler.waiting_queue import MAX_PASSED_OVER
 
 BOTH = pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
@@ -271,7 +271,7 @@ def test_a_compile_service_that_is_down_is_the_servers_fault() -> None:
     manager.finish(error=GrammarServiceUnavailableError("grammar compile processes do not start"))
     harness.step()
     rejection = harness.rejection("a")
-    assert (rejection.status, rejection.type, rejection.param) == (503, "server_error", None)
+    assert (rejection.status, rejection.code, rejection.param) == (503, "grammar_unavailable", None)
     assert "do not start" in rejection.message
 
 
@@ -286,6 +286,25 @@ def test_a_grammar_that_is_nothing_fails_closed() -> None:
 
 
 # aborts and errors
+
+
+def test_a_request_is_stopped_from_whichever_http_process_gets_the_call() -> None:
+    harness = Harness(0)
+    for name in ("a", "b:0", "b:1", "ab"):
+        harness.submit(name, [1], max_tokens=200, client=b"one")
+    harness.step(2)
+    for name in ("a", "b"):
+        harness.abort(name, client=b"another")
+    harness.step(2)
+    assert [request.group.message.request_id for request in harness.planner.running] == ["ab"]
+    aborted = {
+        (client, output.request_id)
+        for client, message in harness.connection.sent
+        if isinstance(message, StepOutput)
+        for output in message.outputs
+        if output.finish is not None and output.finish.reason == "abort"
+    }
+    assert aborted == {(b"one", "a"), (b"one", "b:0"), (b"one", "b:1")}
 
 
 @BOTH
