@@ -1,7 +1,5 @@
 """``scansion grammar check`` with a byte-level tokenizer made here."""
 
-
-
 from __future__ import annotations
 
 import io
