@@ -32,7 +32,7 @@ def build_drafter(
     """
     sources: list[DraftSource] = []
     if config.jump_forward:
-        sources.append(GrammarDrafter(Retokenizer(encoder, token_bytes)))
+        sources.append(GrammarDrafter(Retokenizer(encoder, token_bytes), token_bytes))
     sources.append(PredictionDrafter(config.max_draft_tokens))
     if config.speculative == "ngram":
         sources.append(NgramDrafter(config.max_draft_tokens))

@@ -7,9 +7,6 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-_TAIL_TOKENS = 4
-"""Committed tokens that are spelled again together with the forced text. Merges reach back one word at most, and one
-that reached further would only cost a wrong guess."""
 _SPELLINGS_KEPT = 4096
 
 
@@ -35,6 +32,10 @@ class Retokenizer:
         Bytes of each token id; empty for special tokens, which nothing is spelled across.
     """
 
+    TAIL_TOKENS = 4
+    """Committed tokens that are spelled again together with the forced text. Merges reach back one word at most, and
+    one that reached further would only cost a wrong guess."""
+
     def __init__(self, encoder: Encoder, token_bytes: Sequence[bytes]) -> None:
         self._encoder = encoder
         self._token_bytes = token_bytes
@@ -56,7 +57,7 @@ class Retokenizer:
 
     def _tail(self, committed: Sequence[int]) -> tuple[int, ...]:
         """The last committed tokens behind the last special one."""
-        tail = tuple(committed[-_TAIL_TOKENS:])
+        tail = tuple(committed[-self.TAIL_TOKENS :])
         for index in range(len(tail) - 1, -1, -1):
             if not self._bytes(tail[index]):
                 return tail[index + 1 :]
