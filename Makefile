@@ -10,17 +10,22 @@ TEST_FLAGS ?=
 # Without an NVIDIA GPU torch is pinned, so that its newest CUDA build is not fetched for nothing.
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
-.PHONY: help serve install install-dev test lint format types bench docs clean
+.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http \
+  docs clean
 
 help:
-	@echo "make serve        install, fetch the default model, serve it on 127.0.0.1:30000 (SERVE_FLAGS='--port 8000')"
-	@echo "make test         install what tests need and run them (TEST_FLAGS='-k chat')"
-	@echo "make install      install Scansion into $(VENV) (PYTHON=python3.12 chooses the interpreter)"
-	@echo "make lint         check style and the layering of the packages"
-	@echo "make types        check types"
-	@echo "make format       format the code"
-	@echo "make bench        measure a server (BENCH_FLAGS='--base-url http://127.0.0.1:30000')"
-	@echo "make docs         write the generated parts of docs/"
+	@echo "make serve          install, fetch the default model, serve it on 127.0.0.1:30000 (SERVE_FLAGS='--port 8000')"
+	@echo "make test           install what tests need and run them (TEST_FLAGS='-k chat')"
+	@echo "make install        install Scansion into $(VENV) (PYTHON=python3.12 chooses the interpreter)"
+	@echo "make lint           check style and the layering of the packages"
+	@echo "make types          check types"
+	@echo "make format         format the code"
+	@echo "make bench          measure a server (BENCH_FLAGS='--base-url http://127.0.0.1:30000')"
+	@echo "make bench-step     milliseconds per part of a step"
+	@echo "make bench-sampling milliseconds per sampling feature"
+	@echo "make bench-grammar  compiling grammars and filling masks (with CORPORA=FOLDER also what schemas of others get)"
+	@echo "make bench-http     CPU time of the HTTP process per streamed token (BENCH_FLAGS go to any of these)"
+	@echo "make docs           write the generated parts of docs/"
 
 serve: install
 	@exec $(BIN)/scansion serve $(SERVE_FLAGS)
@@ -59,6 +64,21 @@ types: install-dev
 
 bench: install-dev
 	$(BIN)/scansion bench serve $(BENCH_FLAGS)
+
+bench-step: install-dev
+	$(BIN)/scansion bench step $(BENCH_FLAGS)
+
+bench-sampling: install-dev
+	$(BIN)/python -m bench.sampling $(BENCH_FLAGS)
+
+bench-grammar: install-dev
+	$(BIN)/python -m bench.grammar $(BENCH_FLAGS)
+ifdef CORPORA
+	$(BIN)/python -m bench.grammar_corpora
+endif
+
+bench-http: install-dev
+	$(BIN)/python -m bench.http_overhead $(BENCH_FLAGS)
 
 docs: install-dev
 	$(BIN)/python -m server.cli.docs docs/configuration.md
