@@ -28,6 +28,15 @@ class EbnfWriter(GrammarWriter):
             known = self._tokens[language] = self._expression_rule(language)
         return known
 
+    def key_class(self, language: Node) -> str:
+        # A bound on the length would cost a state for each character, and seconds of compiling: it is left out here.
+        bound = tree.repeat(tree.ANY_CHAR, 0, self.solver.limits.max_key_length)
+        if language == bound:
+            language = tree.ANYTHING
+        elif isinstance(language, tree.Both):
+            language = tree.both(part for part in language.parts if part != bound)
+        return super().key_class(language)
+
     def texts(self, texts: list[str], suffix: Node = tree.EPSILON) -> str:
         key = (tuple(texts), suffix)
         if key not in self._texts:
