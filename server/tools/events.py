@@ -1,0 +1,85 @@
+"""What a parser finds in an answer, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    """A call of this tool begins; its arguments follow."""
+
+    name: str
+    is_custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The next piece of the current call's arguments: JSON text, or a custom tool's input as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The current call's arguments are complete."""
+
+
+Event = Text | Reasoning | CallBegin | CallArguments | CallEnd
+
+
+@dataclass(slots=True)
+class ParsedCall:
+    """One call, put together again."""
+
+    name: str
+    arguments: str = ""
+    is_custom: bool = False
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class ParsedAnswer:
+    """Everything the events of an answer say."""
+
+    content: str
+    reasoning: str
+    calls: list[ParsedCall]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there are calls, each of them with all of its arguments."""
+        return bool(self.calls) and all(call.is_complete for call in self.calls)
+
+
+def collect(events: Iterable[Event]) -> ParsedAnswer:
+    """Join events; however an answer was cut into them, the result is the same."""
+    answer = ParsedAnswer("", "", [])
+    for event in events:
+        match event:
+            case Text(text):
+                answer.content += text
+            case Reasoning(text):
+                answer.reasoning += text
+            case CallBegin(name, is_custom):
+                answer.calls.append(ParsedCall(name, is_custom=is_custom))
+            case CallArguments(text):
+                answer.calls[-1].arguments += text
+            case CallEnd():
+                answer.calls[-1].is_complete = True
+    return answer
