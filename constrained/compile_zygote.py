@@ -21,6 +21,7 @@ from constrained.compile_protocol import (
     Exited,
     Fork,
     Forked,
+    FromZygote,
     Kill,
     Ready,
     decode_environment,
@@ -60,7 +61,7 @@ class _Zygote:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the scheduler decides
-        self.control.send(encode_control(Ready()))
+        self._say(Ready())
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
@@ -86,6 +87,12 @@ class _Zygote:
                     os.kill(pid, signal.SIGKILL)
         return True
 
+    def _say(self, message: FromZygote) -> None:
+        try:
+            self.control.send(encode_control(message))
+        except (BrokenPipeError, ConnectionResetError):
+            raise SystemExit from None  # the scheduler has left
+
     def _fork(self, key: int, fd: int) -> None:
         zygote_pid = os.getpid()
         pid = os.fork()
@@ -96,7 +103,7 @@ class _Zygote:
                 os._exit(0)
         os.close(fd)
         self.pids.add(pid)
-        self.control.send(encode_control(Forked(key, pid)))
+        self._say(Forked(key, pid))
 
     def _become_worker(self, zygote_pid: int, fd: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -120,4 +127,4 @@ class _Zygote:
                 return
             self.pids.discard(pid)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            self.control.send(encode_control(Exited(pid, number, usage.ru_maxrss * 1024)))
+            self._say(Exited(pid, number, usage.ru_maxrss * 1024))

@@ -104,7 +104,8 @@ class ZygoteClient:
             self._control = None
         if self._process is not None:
             try:
-                self._process.wait(timeout=0.1 if failed else 2)
+                # One that is still importing would not notice before it is done.
+                self._process.wait(timeout=2 if self.is_ready and not failed else 0.1)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -121,7 +121,8 @@ class RouterConnection:
         if state is None:
             return
         if len(state.unsent) >= MAX_QUEUED_FRAMES:
-            self._lose(client, "it does not read its messages")
+            logger.warning("HTTP process %s does not read its messages: it counts as gone", client.hex())
+            self._lose(client)
             return
         state.unsent.append(encode(message))
         self._send_unsent(client, state)
@@ -173,9 +174,8 @@ class RouterConnection:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._lose(client, "it is gone")
+            self._lose(client)
 
-    def _lose(self, client: bytes, why: str) -> None:
-        logger.warning("HTTP process %s lost: %s", client.hex(), why)
+    def _lose(self, client: bytes) -> None:
         del self._clients[client]
         self._vanished.append(client)

@@ -99,9 +99,12 @@ class Intake:
         for found in self._live.named(request_id) if group is None else [group]:
             self._abort(found)
 
-    def abort_client(self, client: bytes) -> None:
-        for group in self._live.of_client(client):
+    def abort_client(self, client: bytes) -> int:
+        """Returns how many requests it had."""
+        groups = self._live.of_client(client)
+        for group in groups:
             self._abort(group)
+        return len(groups)
 
     def _abort(self, group: RequestGroup) -> None:
         if group not in self.grammar_queue or self._grammar_manager is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from scheduler.request import Request, RequestGroup, Status
 
 if TYPE_CHECKING:
     from constrained.manager import GrammarManager
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -211,7 +214,9 @@ class Scheduler:
     def _drop_vanished_clients(self) -> None:
         while vanished := self._connection.vanished_clients():
             for client in vanished:
-                self._intake.abort_client(client)
+                num_aborted = self._intake.abort_client(client)
+                if num_aborted:  # one that leaves with nothing to wait for has just been stopped
+                    logger.warning("HTTP process %s is gone; %d requests of it end", client.hex(), num_aborted)
                 self._outbox.discard(client)
 
     def _propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from constrained.auto import AutoGrammarBackend
 from constrained.compile_pool import CompilePool
+from constrained.compile_protocol import Ready
+from constrained.compile_zygote import _Zygote
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarCompilerCrashedError,
@@ -169,11 +173,30 @@ def test_shutdown_ends_every_process_and_answers_every_request(
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
+def test_a_pool_that_is_still_starting_ends_at_once(environment: GrammarEnvironment) -> None:
+    pool = CompilePool(environment)
+    time.sleep(0.2)
+    started = time.monotonic()
+    pool.shutdown()
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_process_that_gets_ready_for_nobody_ends_silently(engines: AutoGrammarBackend) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    with ours, pytest.raises(SystemExit) as leaving:
+        _Zygote(ours, engines)._say(Ready())
+    assert leaving.value.code is None
+
+
 _ORPHAN_MAKER = """
 import os, sys
 sys.path[:] = {path!r}
 from conftest import make_environment
+from constrained.auto import AutoGrammarBackend
 from constrained.compile_pool import CompilePool
+from constrained.compile_protocol import Ready
+from constrained.compile_zygote import _Zygote
 from constrained.spec import GrammarSpec
 pool = CompilePool(make_environment())
 pool.submit(GrammarSpec(kind="regex", value="a", backend="llguidance")).result(60)
@@ -183,7 +206,7 @@ os._exit(1)
 
 
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:
-    path = [*sys.path, str(Path(__file__).parent)]
+    path = [str(Path(__file__).parent), *sys.path]
     code = _ORPHAN_MAKER.format(path=path)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     pids = [int(pid) for pid in done.stdout.split()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -129,6 +130,9 @@ def test_sigterm_lets_running_requests_end_and_leaves_nothing(
     running.thread.join(10)
     assert running.events[-1] == "data: [DONE]"
     assert psutil.wait_procs(children, timeout=5)[1] == []
+    end = own_server.log().split("SIGTERM:")[-1]
+    assert "stopped" in end
+    assert not re.search("warning|error|Traceback", end), end
     assert list((own_server.log_path.parent / "r").iterdir()) == []
 
 

@@ -321,6 +321,19 @@ def test_an_abort_frees_place_and_pages_within_a_step_or_two(max_in_flight: int)
     harness.check_nothing_leaked()
 
 
+def test_only_a_client_that_leaves_requests_behind_is_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness(0)
+    harness.submit("a", [1], max_tokens=50, client=b"busy")
+    harness.step(2)
+    harness.connection.vanished.append(b"idle")
+    harness.step()
+    assert caplog.records == []
+    harness.connection.vanished.append(b"busy")
+    harness.step()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "1 requests" in caplog.text
+
+
 @BOTH
 def test_a_vanished_client_frees_its_requests_within_a_step_or_two(max_in_flight: int) -> None:
     harness = Harness(max_in_flight)
