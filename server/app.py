@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
@@ -17,6 +19,7 @@ import server.utility.health
 import server.utility.models
 import server.utility.tokens
 from server.auth import Auth
+from server.chat.formats import chat_formats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
 from server.context import ServerContext
@@ -38,13 +41,16 @@ def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
         The model's template is not valid.
     UnsupportedTokenizerError
         The model's tokenizer cannot be described by token bytes.
+    ValueError
+        There is no parser of a configured name.
     """
     tokenizer = Tokenizer(assets)
     template = ChatTemplate(
         assets, tokenizer.protected_text, timeout=config.template_timeout, max_chars=config.template_max_chars
     )
     engine = EngineClient(config.endpoint, call_timeout=config.call_timeout, retry_after=config.retry_after)
-    return ServerContext(config, assets, tokenizer, template, engine, Metrics())
+    formats = chat_formats(config, assets, tokenizer)
+    return ServerContext(config, assets, tokenizer, template, engine, Metrics(), formats)
 
 
 def create_app(context: ServerContext) -> ASGIApp:
@@ -59,15 +65,15 @@ def create_app(context: ServerContext) -> ASGIApp:
         finally:
             await context.engine.close()
 
-    app = FastAPI(
-        title="Scansion",
-        version=server_version(),
-        lifespan=lifespan,
-        docs_url="/docs" if config.docs else None,
-        openapi_url="/openapi.json" if config.docs else None,
-        redoc_url=None,
-        root_path=config.root_path,
-    )
+    options: dict[str, Any] = {
+        "title": "Scansion",
+        "version": server_version(),
+        "lifespan": lifespan,
+        "redoc_url": None,
+        "root_path": config.root_path,
+    }
+    # The page's scripts come from the package: a server often has no way out to a content network.
+    app = FastAPIOffline(**options) if config.docs else FastAPI(docs_url=None, openapi_url=None, **options)
     app.state.context = context
     for module in (
         server.chat.router,

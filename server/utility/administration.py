@@ -82,7 +82,7 @@ async def flush_cache(request: Request) -> Response:
 
 @router.post("/abort_request", openapi_extra=request_body(AbortBody))
 async def abort_request(request: Request) -> Response:
-    """Stop a request by its answer's id or its ``X-Request-Id``; its client gets an error."""
+    """Stop a request by its answer's id or its X-Request-Id; its client gets an error."""
     context = context_of(request)
     body = validate_request(AbortBody, await read_json_object(request, context.config))
     context.require_ready()
