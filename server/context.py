@@ -30,7 +30,7 @@ class ServerContext:
     is_draining: bool = False
     """SIGTERM has come: running requests end, new ones are refused."""
     num_http_requests: int = 0
-    """HTTP requests in progress, looks at ``/health`` and ``/metrics`` not counted."""
+    """HTTP requests in progress that have come whole, looks at ``/health`` and ``/metrics`` not counted."""
     running: dict[str, Submission] = field(default_factory=dict)
     """By the answer's id and by the request id, for ``/abort_request``."""
     started: float = field(default_factory=time.time)

@@ -42,10 +42,20 @@ class Edge:
                 message["headers"] = [*message.get("headers", ()), id_header]
             await send(message)
 
-        is_counted = scope["path"] not in _PROBES
+        # A request counts once it is whole: a client that stops in the middle of a body holds up no shutdown.
+        is_counted = scope["path"] not in _PROBES and not _has_body(scope)
         context.num_http_requests += is_counted
+
+        async def receive_noted() -> Message:
+            nonlocal is_counted
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False) and not is_counted:
+                is_counted = scope["path"] not in _PROBES
+                context.num_http_requests += is_counted
+            return message
+
         try:
-            await self._app(scope, receive, send_noted)
+            await self._app(scope, receive_noted, send_noted)
         except Exception:
             # The application has answered already, if it could; what is left is to say so in the log.
             logger.exception("request %s failed", record.request_id)
@@ -79,6 +89,11 @@ def endpoint_label(scope: Scope) -> str:
     """The route's own path (never what a client made up, which would grow the metrics without bound)."""
     path: Any = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else "other"
+
+
+def _has_body(scope: Scope) -> bool:
+    length = _header(scope, b"content-length")
+    return _header(scope, b"transfer-encoding") is not None or (length is not None and length != b"0")
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

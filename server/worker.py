@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scansion.worker")
 
-_FLUSH_SECONDS = 2.0  # for the error events of requests cut off by the drain timeout
+_FLUSH_SECONDS = 2.0  # for the last words of requests that are cut off
 
 
 def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:
@@ -65,7 +65,7 @@ def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.so
         log_config=None,
         server_header=False,
         timeout_keep_alive=int(config.keep_alive_timeout),
-        timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+        timeout_graceful_shutdown=int(_FLUSH_SECONDS) + 1,  # hung connections are cut before it
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=config.ssl_keyfile_password,
@@ -110,8 +110,21 @@ class DrainingServer(uvicorn.Server):
         if not await self._wait_until_idle(context.config.drain_timeout):
             logger.warning("%d requests did not end in time", context.num_http_requests)
             context.engine.fail_all(UnavailableError("The server is shutting down.", code="draining"))
-            await self._wait_until_idle(_FLUSH_SECONDS)
+            if not await self._wait_until_idle(_FLUSH_SECONDS):
+                self._cut_connections()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Half a body, or an answer that nobody reads.
+        cut = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._cut_connections)
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            cut.cancel()
+
+    def _cut_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def _wait_until_idle(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()

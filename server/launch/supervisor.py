@@ -21,7 +21,7 @@ from server.launch.status import Loading
 
 _logger = logging.getLogger("scansion.supervisor")
 
-_HTTP_GRACE_SECONDS = 5.0  # beyond the drain timeout, which the HTTP processes keep themselves
+_HTTP_GRACE_SECONDS = 10.0  # beyond the drain timeout, which the HTTP processes keep themselves
 _SCHEDULER_STOP_SECONDS = 5.0
 
 

@@ -151,7 +151,7 @@ def test_a_second_signal_stops_at_once(fake_server: Callable[..., FakeServer]) -
 def test_a_process_that_ignores_sigterm_is_killed_after_the_drain_timeout(
     fake_server: Callable[..., FakeServer],
 ) -> None:
-    server = fake_server(http="hangs", drain_timeout=-4.8)  # the supervisor adds five seconds of grace
+    server = fake_server(http="hangs", drain_timeout=-9.8)  # the supervisor adds ten seconds of grace
     server.wait_for("ready")
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(10) == 0

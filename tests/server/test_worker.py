@@ -154,6 +154,42 @@ def test_a_second_sigterm_stops_at_once(start_worker, wait_until):
     connection.close()
 
 
+def test_a_client_that_stops_in_the_middle_of_its_body_holds_up_no_shutdown(start_worker, capfd):
+    worker, _ = start_worker(drain_timeout=30)
+    with socket.create_connection(("127.0.0.1", int(worker.url.rsplit(":", 1)[1])), timeout=5) as connection:
+        connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % CHAT.encode())
+        time.sleep(0.2)
+        started = time.monotonic()
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.process.join(20)
+        assert time.monotonic() - started < 10.0
+    assert worker.process.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_an_answer_that_nobody_reads_holds_up_no_shutdown(start_worker, wait_until, capfd):
+    worker, fake = start_worker(drain_timeout=0.3)
+    fake.behaviour.step_seconds = 0.0
+    fake.behaviour.tokens_per_step = 50
+    fake.behaviour.tokens_of = lambda request, choice: [70] * 1_000_000
+    fake.behaviour.kv_cache_tokens = fake.behaviour.context_length = 10_000_000
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", int(worker.url.rsplit(":", 1)[1])))
+        raw = json.dumps({"prompt": "hi", "stream": True, "ignore_eos": True, "max_tokens": 3000}).encode()
+        connection.sendall(
+            b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (b"/v1/completions", len(raw)) + raw
+        )
+        wait_until(lambda: fake.requests() and fake.num_running == 0, seconds=20)
+        time.sleep(0.3)
+        started = time.monotonic()
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.process.join(20)
+        assert time.monotonic() - started < 10.0
+    assert worker.process.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_several_processes_share_a_listener_and_their_counters(start_worker, tmp_path):
     metrics = tmp_path / "metrics"
     metrics.mkdir()
