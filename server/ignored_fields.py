@@ -15,7 +15,6 @@ IGNORED_FIELDS: dict[str, str] = {
     "prompt_cache_key": "prefixes are matched by their tokens, no key is needed",
     "prompt_cache_options": "the prefix cache is always on and needs no options",
     "prompt_cache_retention": "the prefix cache keeps what fits, least recently used out first",
-    "prediction": "changes speed only, never the answer",
     "verbosity": "a hint that only OpenAI's own models know",
 }
 """Field of a completions request, and why ignoring it is harmless."""

@@ -17,6 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from scheduler.messages import SchedulerStats
+from server.drafter_metrics import drafter_metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1, 2.5)
@@ -116,6 +117,7 @@ class _SchedulerCollector(Collector):
             "Share of prompt tokens found in the prefix cache, since start.",
             stats.cached_tokens_total / stats.prompt_tokens_total if stats.prompt_tokens_total else 0.0,
         )
+        yield from drafter_metrics(stats)
         for name, value in sorted(stats.counters.items()):
             metric = f"scansion_{re.sub('[^a-zA-Z0-9_]', '_', name)}"
             if name.endswith("_total"):

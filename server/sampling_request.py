@@ -83,6 +83,7 @@ class SamplingFields(RequestModel):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    speculative: bool = Field(default=True, description="False: every token takes a step of its own.")
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
 
     response_format: ResponseFormat | None = None

@@ -8,19 +8,22 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from constrained.config import GrammarConfig, JsonWhitespace
 from model_runner.config import DtypeName, LoadFormat, RunnerConfig
-from scheduler.config import SchedulePolicy, SchedulerConfig
+from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
 from server.models.assets import ModelAssets
+from server.reasoning.formats import reasoning_format
+from server.tools.registry import tool_parser
 
 ENVIRONMENT_PREFIX = "SCANSION_"
 
+OnOff = Literal["on", "off"]
 Texts = Annotated[tuple[str, ...], NoDecode]
 """Several texts: a repeated flag, a YAML list, or a comma-separated environment variable."""
 
@@ -35,6 +38,7 @@ _model = partial(_option, "Model")
 _server = partial(_option, "Server")
 _limit = partial(_option, "Limits of a request")
 _scheduling = partial(_option, "Scheduling")
+_drafts = partial(_option, "Drafts")
 _device = partial(_option, "Device and memory")
 _grammar = partial(_option, "Grammars")
 
@@ -62,6 +66,18 @@ class ServeSettings(BaseSettings):
     )
     chat_template: str | None = _model(
         None, "A Jinja file, or the name of one of the model's own templates.", metavar="FILE"
+    )
+    tool_call_parser: str = _model(
+        HttpConfig.tool_call_parser,
+        "How the model writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, harmony, json. auto: as its chat "
+        "template says.",
+        metavar="NAME",
+    )
+    reasoning_parser: str = _model(
+        HttpConfig.reasoning_parser,
+        "How the model marks its thinking: deepseek-r1, qwen3, gpt-oss, think; off leaves it in the text. auto: as its "
+        "chat template says.",
+        metavar="NAME",
     )
     load_format: LoadFormat = _model(
         RunnerConfig.load_format, "How weights are read. dummy: random ones, from config.json alone."
@@ -111,6 +127,7 @@ class ServeSettings(BaseSettings):
     max_body_bytes: int = _limit(HttpConfig.max_body_bytes, "Longest request body.", metavar="BYTES", ge=1024)
     max_choices: int = _limit(HttpConfig.max_choices, "Largest n.", metavar="N", ge=1)
     max_prompts: int = _limit(HttpConfig.max_prompts, "Most prompts of one completions request.", metavar="N", ge=1)
+    max_tools: int = _limit(HttpConfig.max_tools, "Most tools of one request.", metavar="N", ge=0)
     max_stop_strings: int = _limit(HttpConfig.max_stop_strings, "Most stop strings.", metavar="N", ge=0)
     max_top_logprobs: int = _limit(HttpConfig.max_top_logprobs, "Most log-probabilities a token.", metavar="N", ge=0)
     request_timeout: float = _limit(
@@ -134,6 +151,27 @@ class ServeSettings(BaseSettings):
     )
     prefix_cache: bool = _scheduling(SchedulerConfig.prefix_cache, "Reuse the computed beginnings of earlier prompts.")
     overlap: bool = _scheduling(SchedulerConfig.overlap, "Plan a step while its predecessor still runs on the device.")
+
+    jump_forward: OnOff = _drafts(
+        "on", "Propose what a grammar forces, many tokens in one step. Never changes an answer."
+    )
+    speculative: Speculation = _drafts(
+        SchedulerConfig.speculative,
+        "Propose how an answer may go on. ngram: as the same words went on before in the request. draft-model: as "
+        "--draft-model says. Never changes an answer.",
+    )
+    draft_model: str | None = _drafts(
+        None,
+        "A smaller model with the same tokenizer: a .gguf file, a folder of safetensors, or a Hugging Face id.",
+        metavar="MODEL",
+    )
+    max_draft_tokens: int = _drafts(
+        SchedulerConfig.max_draft_tokens,
+        "Most tokens proposed for one choice in one step.",
+        metavar="TOKENS",
+        ge=1,
+        le=64,
+    )
 
     device: str = _device(
         RunnerConfig.device,
@@ -197,6 +235,16 @@ class ServeSettings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("tool_call_parser")
+    @classmethod
+    def _is_a_tool_call_parser(cls, name: str) -> str:
+        return name if name == "auto" else tool_parser(name).name
+
+    @field_validator("reasoning_parser")
+    @classmethod
+    def _is_a_reasoning_parser(cls, name: str) -> str:
+        return name if name in ("auto", "off") else reasoning_format(name).name
+
     @field_validator("api_key")
     @classmethod
     def _no_empty_key(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -217,6 +265,17 @@ class ServeSettings(BaseSettings):
         if path is not None and not path.expanduser().is_file():
             raise ValueError(f"there is no file {path}")
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("jump_forward", mode="before")
+    @classmethod
+    def _yaml_reads_on_as_true(cls, value: object) -> object:
+        return ("off", "on")[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _draft_model_fits_speculative(self) -> ServeSettings:
+        if (self.speculative == "draft-model") != (self.draft_model is not None):
+            raise ValueError("--speculative draft-model and --draft-model must be given together")
+        return self
 
     @model_validator(mode="after")
     def _tls_needs_both(self) -> ServeSettings:
@@ -246,6 +305,9 @@ class ServeSettings(BaseSettings):
             policy=self.schedule_policy,
             prefix_cache=self.prefix_cache,
             overlap=self.overlap,
+            jump_forward=self.jump_forward == "on",
+            speculative=self.speculative,
+            max_draft_tokens=self.max_draft_tokens,
         )
 
     def runner_config(self, assets: ModelAssets) -> RunnerConfig:
@@ -285,6 +347,10 @@ class ServeSettings(BaseSettings):
         return HttpConfig(
             endpoint=endpoint,
             served_model_names=self.served_model_name,
+            tool_call_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
+            max_tools=self.max_tools,
+            serves_grammars=self.grammar_backend != "none",
             api_keys=self.api_key,
             cors_origins=self.cors_origins,
             root_path=self.root_path,

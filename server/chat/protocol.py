@@ -49,11 +49,24 @@ class ChatMessage(RequestModel):
     annotations: Any = None
 
 
+class PredictionPart(RequestModel):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(RequestModel):
+    """OpenAI's predicted output."""
+
+    type: Literal["content"]
+    content: str | List[PredictionPart]
+
+
 class ChatCompletionRequest(SamplingFields):
     messages: List[ChatMessage] = Field(min_length=1, max_length=16384)
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Wins over nothing: give one of both.")
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0)
+    prediction: Prediction | None = None
     modalities: List[Literal["text"]] | None = None
     tools: List[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -11,10 +11,12 @@ from fastapi.responses import Response
 from scheduler.messages import GenerateRequest
 from server.body import read_json_object
 from server.chat.answer import ChatAnswerShape, ChatStreamEncoder, whole_answer
+from server.chat.prediction import encode_prediction
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
+from server.chat.thinking import reasoning_spec
+from server.chat.tool_use import answer_constraint, reading_of, tools_of
 from server.choices import ChoiceAssembler
-from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext, context_of
 from server.documentation import request_body
 from server.errors import BadRequestError
@@ -36,8 +38,11 @@ async def create_chat_completion(request: Request) -> Response:
     model = context.resolve_model(body.model)
     ready = context.require_ready()
     _refuse_unserved(body, context)
-    grammar = grammar_spec(body, max_bytes=context.config.max_constraint_bytes)
-    prompt_token_ids = await encode_conversation(context, body, ready)
+    tools = tools_of(body, context)
+    constraint = answer_constraint(body, context, tools)
+    conversation = await encode_conversation(context, body, ready, tools)
+    prompt_token_ids = conversation.token_ids
+    prediction_token_ids = await encode_prediction(context, body.prediction, ready)
     max_tokens, max_tokens_name = _requested_max_tokens(body)
     params = sampling_params(
         body,
@@ -63,11 +68,16 @@ async def create_chat_completion(request: Request) -> Response:
         num_top_logprobs=params.logprobs,
         skip_special_tokens=body.skip_special_tokens,
         return_token_ids=body.return_token_ids,
+        reading=reading_of(body, context, conversation, tools, is_constrained=constraint.constrains_calls),
         include_usage=options is not None and options.include_usage,
         continuous_usage=options is not None and options.continuous_usage_stats,
     )
     assemblers = [
-        ChoiceAssembler(context.tokenizer.vocabulary, skip_special_tokens=body.skip_special_tokens)
+        ChoiceAssembler(
+            context.tokenizer.vocabulary,
+            skip_special_tokens=body.skip_special_tokens,
+            shown_ids=frozenset() if shape.reading.is_plain else context.formats.shown_ids,
+        )
         for _ in range(params.n)
     ]
     generation = await start_generation(
@@ -80,9 +90,13 @@ async def create_chat_completion(request: Request) -> Response:
                 request_id=shape.answer_id,
                 prompt_token_ids=prompt_token_ids,
                 sampling=params,
-                grammar=grammar,
-                grammar_field=constraint_field(body),
+                grammar=constraint.spec,
+                grammar_field=constraint.field,
+                reasoning=reasoning_spec(body, context, conversation),
+                stops_between_forms=constraint.has_free_text,
                 priority=body.priority,
+                may_draft=body.speculative,
+                prediction_token_ids=prediction_token_ids,
                 stream=body.stream,
             )
         ],
@@ -98,12 +112,6 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 def _refuse_unserved(body: ChatCompletionRequest, context: ServerContext) -> None:
-    if body.tools and body.tool_choice != "none":
-        raise BadRequestError(
-            "'tools' are not served yet; set 'tool_choice' to 'none'.", param="tools", code="unsupported"
-        )
-    if body.tool_choice not in (None, "none", "auto"):
-        raise BadRequestError("'tool_choice' needs 'tools', which are not served yet.", param="tool_choice")
     if body.stream_options is not None and not body.stream:
         raise BadRequestError("'stream_options' needs 'stream' to be true.", param="stream_options")
     if body.top_logprobs is not None and not body.logprobs:

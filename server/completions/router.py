@@ -82,6 +82,7 @@ async def create_completion(request: Request) -> Response:
                 grammar=grammar,
                 grammar_field=constraint_field(body),
                 priority=body.priority,
+                may_draft=body.speculative,
                 stream=body.stream,
             )
             for index, prompt in enumerate(prompts)

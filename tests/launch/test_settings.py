@@ -103,7 +103,7 @@ def derived(values: ServeSettings) -> tuple[Any, ...]:
 
 
 # Used by the launcher itself, not handed to a process.
-_LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers"}
+_LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers", "draft_model"}
 
 
 @pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)
@@ -130,6 +130,19 @@ def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
     else:
         value = 777 if "TOKENS" in (setting.metavar or "") or setting.metavar == "N" else "other"
     assert derived(ServeSettings(**{setting.name: value})) != derived(ServeSettings())
+
+
+@pytest.mark.parametrize(
+    "given", [{"draft_model": "x"}, {"speculative": "draft-model"}, {"speculative": "ngram", "draft_model": "x"}]
+)
+def test_a_draft_model_and_its_use_are_given_together(given: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="--draft-model must be given together"):
+        load_settings(given, None)
+
+
+def test_on_and_off_may_be_written_as_yaml_reads_them(tmp_path: Path) -> None:
+    assert load_settings({}, yaml_file(tmp_path, "jump-forward: off")).jump_forward == "off"
+    assert load_settings({"jump_forward": "on"}, None).jump_forward == "on"
 
 
 def test_the_table_in_the_docs_is_current() -> None:
