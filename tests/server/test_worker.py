@@ -172,11 +172,10 @@ def test_an_answer_that_nobody_reads_holds_up_no_shutdown(start_worker, wait_unt
     fake.behaviour.step_seconds = 0.0
     fake.behaviour.tokens_per_step = 50
     fake.behaviour.tokens_of = lambda request, choice: [70] * 1_000_000
-    fake.behaviour.kv_cache_tokens = fake.behaviour.context_length = 10_000_000
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", int(worker.url.rsplit(":", 1)[1])))
-        raw = json.dumps({"prompt": "hi", "stream": True, "ignore_eos": True, "max_tokens": 3000}).encode()
+        raw = json.dumps({"prompt": "hi", "stream": True, "ignore_eos": True, "max_tokens": 3000, "n": 16}).encode()
         connection.sendall(
             b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (b"/v1/completions", len(raw)) + raw
         )
