@@ -170,7 +170,6 @@ def test_a_client_that_stops_in_the_middle_of_its_body_holds_up_no_shutdown(star
 def test_an_answer_that_nobody_reads_holds_up_no_shutdown(start_worker, wait_until, capfd):
     worker, fake = start_worker(drain_timeout=0.3)
     fake.behaviour.step_seconds = 0.0
-    fake.behaviour.tokens_per_step = 50
     fake.behaviour.tokens_of = lambda request, choice: [70] * 1_000_000
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -179,8 +178,8 @@ def test_an_answer_that_nobody_reads_holds_up_no_shutdown(start_worker, wait_unt
         connection.sendall(
             b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (b"/v1/completions", len(raw)) + raw
         )
-        wait_until(lambda: fake.requests() and fake.num_running == 0, seconds=20)
-        time.sleep(0.3)
+        wait_until(lambda: fake.num_running == 16)
+        wait_until(lambda: fake.num_running == 0, seconds=20)
         started = time.monotonic()
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.process.join(20)
