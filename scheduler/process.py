@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from constrained.vocabulary import Vocabulary
     from model_runner.config import RunnerConfig
     from model_runner.runner import ModelRunner
+    from scheduler.drafters.source import DraftSource
     from scheduler.loop import Scheduler
     from scheduler.request import RequestGroup
 
@@ -40,6 +41,7 @@ def run_scheduler(
     eos_token_ids: tuple[int, ...],
     tokenizer_json: Path,
     status: multiprocessing.connection.Connection,
+    draft_runner: RunnerConfig | None = None,
 ) -> None:
     """Load the model, serve requests until SIGTERM, and exit.
 
@@ -52,7 +54,7 @@ def run_scheduler(
     _set_thread_environment(runner.num_threads)
     signals = _Signals()
     try:
-        scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals)
+        scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals, draft_runner)
     except Exception as error:
         from model_runner.errors import ModelLoadError
 
@@ -107,6 +109,7 @@ def _build(
     tokenizer_json: Path,
     status: multiprocessing.connection.Connection,
     signals: _Signals,
+    draft_runner: RunnerConfig | None,
 ) -> tuple[Scheduler, Callable[[], None]]:
     """Load everything, and bind the socket last: who can connect can be served."""
     # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
@@ -126,6 +129,7 @@ def _build(
         )
     vocabulary = Vocabulary.from_tokenizer_json(tokenizer_json)
     model = ModelRunner(runner_config, lambda stage, fraction: status.send(("progress", stage, fraction)))
+    draft_model = None if draft_runner is None else _load_draft_model(config, draft_runner, status)
     sampler = SamplerState(model.vocab_size, eos_token_ids, model.device)
     manager, masks = None, None
     if grammar is not None and grammar.backend != "none":
@@ -153,7 +157,7 @@ def _build(
         eos_token_ids=eos_token_ids,
         token_bytes=vocabulary.visible_bytes,
         grammar_manager=manager,
-        drafter=build_drafter(config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes),
+        drafter=build_drafter(config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes, draft_model),
     )
 
     def close() -> None:
@@ -162,6 +166,23 @@ def _build(
             manager.shutdown()
 
     return scheduler, close
+
+
+def _load_draft_model(
+    config: SchedulerConfig, runner: RunnerConfig, status: multiprocessing.connection.Connection
+) -> DraftSource:
+    from model_runner.runner import ModelRunner
+    from scheduler.drafters.draft_model import DraftModelDrafter
+    from scheduler.kv_pool import KvPool
+
+    model = ModelRunner(runner, lambda stage, done: status.send(("progress", f"draft model: {stage}", done)))
+    return DraftModelDrafter(
+        model,
+        KvPool(model.num_pages, model.page_size),
+        context_length=model.context_length,
+        max_tokens=config.max_draft_tokens,
+        max_batch_tokens=config.max_batch_tokens,
+    )
 
 
 def _make_grammars(

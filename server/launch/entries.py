@@ -37,6 +37,7 @@ def scheduler_entry(
     grammar: GrammarConfig | None,
     eos_token_ids: tuple[int, ...],
     tokenizer_json: Path,
+    draft_runner: RunnerConfig | None,
     status: Connection,
 ) -> None:
     """The scheduler process."""
@@ -46,7 +47,7 @@ def scheduler_entry(
         logging.getLogger(package).setLevel(log_level.upper())
     from scheduler.process import run_scheduler
 
-    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, StatusPipe.take_over(status))
+    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, StatusPipe.take_over(status), draft_runner)
 
 
 def http_entry(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:

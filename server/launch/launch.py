@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from constrained.vocabulary import Vocabulary
 from server.access_log import configure_logging
 from server.launch import exit_codes
 from server.launch.child import ChildSpec
@@ -28,11 +29,12 @@ def launch(settings: ServeSettings, console: Console) -> int:
         with bind_listener(settings.host, settings.port) as listener:
             with exit_on_sigterm():
                 assets = resolve_model(settings, console)
+                draft_assets = resolve_draft_model(settings, assets, console)
             with queued_signals() as signals, runtime_dir() as folder:
                 listen(listener)
                 port = listener.getsockname()[1]
                 supervisor = Supervisor(
-                    child_specs(settings, assets, listener, folder),
+                    child_specs(settings, assets, listener, folder, draft_assets),
                     listener=listener,
                     console=console,
                     drain_timeout=settings.drain_timeout,
@@ -59,7 +61,33 @@ def resolve_model(settings: ServeSettings, console: Console) -> ModelAssets:
     )
 
 
-def child_specs(settings: ServeSettings, assets: ModelAssets, listener: socket.socket, folder: Path) -> list[ChildSpec]:
+def resolve_draft_model(settings: ServeSettings, assets: ModelAssets, console: Console) -> ModelAssets | None:
+    """The draft model's files, if one is wanted.
+
+    Raises
+    ------
+    StartError
+        Its token ids mean other texts than the model's.
+    """
+    if settings.draft_model is None:
+        return None
+    draft = resolve(settings.draft_model, load_format=settings.load_format, progress=console)
+    vocabularies = [Vocabulary.from_tokenizer_json(one.tokenizer_json) for one in (assets, draft)]
+    if vocabularies[0].token_bytes != vocabularies[1].token_bytes:
+        raise StartError(
+            f"the draft model {settings.draft_model} has another tokenizer than {assets.name}: its tokens mean other "
+            "texts; choose a smaller model of the same family"
+        )
+    return draft
+
+
+def child_specs(
+    settings: ServeSettings,
+    assets: ModelAssets,
+    listener: socket.socket,
+    folder: Path,
+    draft_assets: ModelAssets | None = None,
+) -> list[ChildSpec]:
     """One scheduler and the HTTP processes, joined by a socket in ``folder``."""
     endpoint = f"ipc://{folder}/scheduler.sock"
     metrics_directory = None
@@ -75,6 +103,7 @@ def child_specs(settings: ServeSettings, assets: ModelAssets, listener: socket.s
         settings.grammar_config(),
         assets.eos_token_ids,
         assets.tokenizer_json,
+        None if draft_assets is None else settings.runner_config(draft_assets),
     )
     return [
         ChildSpec("scheduler", "scheduler", scheduler_entry, scheduler_arguments),
