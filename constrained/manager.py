@@ -17,6 +17,7 @@ from constrained.errors import GrammarError, GrammarServiceUnavailableError, Gra
 from constrained.ranks import AllGather, agree
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.stats import GrammarMetrics
+from constrained.thinking_budget import ThinkingBudget
 
 
 class GrammarRequest(Protocol):
@@ -142,6 +143,16 @@ class GrammarManager(Generic[RequestT]):
         self._set_deadline()
         value.add_done_callback(lambda _: self._alarm.set())
         return True
+
+    def thinking_budget(self, reasoning: ReasoningSpec) -> BaseGrammarObject:
+        """What bounds the thinking of a request without a grammar; in its start state.
+
+        Raises
+        ------
+        ValueError
+            The marker has no tokens, or some outside the vocabulary.
+        """
+        return ThinkingBudget(self.environment, reasoning)
 
     def get_ready_grammar_requests(self) -> list[RequestT]:
         """Requests that leave the queue now: with a grammar, or with an error."""

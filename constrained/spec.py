@@ -33,3 +33,5 @@ class ReasoningSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the prompt leaves a thinking part open."""
     budget: int | None = None
     """Most thinking tokens before the marker is forced."""
+    stops_apply: bool = False
+    """Whether stop strings end an answer inside its thinking, too."""

@@ -74,7 +74,7 @@ def end(
     usage = Usage(
         completion_tokens=request.num_output,
         cached_tokens=request.group.cached_tokens or 0,
-        reasoning_tokens=_count_reasoning_tokens(request),
+        reasoning_tokens=request.thinking.num_tokens,
         accepted_prediction_tokens=request.accepted_prediction_tokens,
         rejected_prediction_tokens=request.rejected_prediction_tokens,
     )
@@ -96,6 +96,8 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
     text = request.stop_state
     begin = text.num_bytes
     match = text.push(token_bytes[token_id] if token_id < len(token_bytes) else b"")
+    is_free = not text.has_stops or _is_free(request)
+    request.thinking.push(token_id, token_bytes)
     is_terminated = False
     if request.grammar is not None:
         try:
@@ -104,6 +106,10 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
         except Exception as error:
             # Refused under its own mask, or a grammar library's trouble: this request's alone either way.
             raise RowError(f"The grammar failed while the answer was generated: {error}") from error
+    if text.has_stops and not (is_free and _is_free(request)):
+        # Neither thinking nor a form is cut in two; a stop string begins anew behind them.
+        match = None
+        text.forget()
     # A complete grammar ends the answer even below the minimum: nothing else is legal then.
     may_stop = request.num_output >= sampling.min_tokens or is_terminated
     if may_stop and token_id in request.group.stop_ids:
@@ -122,14 +128,8 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
     return None
 
 
-def _count_reasoning_tokens(request: Request) -> int:
-    """Output tokens up to and with the end-of-thinking marker; all of them while it has not come."""
-    reasoning = request.group.reasoning
-    if reasoning is None or not reasoning.is_thinking:
-        return 0
-    marker = list(reasoning.think_end_ids)
-    output = request.token_ids[request.prompt_length :]
-    for end_index in range(len(marker), len(output) + 1):
-        if output[end_index - len(marker) : end_index] == marker:
-            return end_index
-    return len(output)
+def _is_free(request: Request) -> bool:
+    """Whether a stop string may end the answer here: outside of thinking, unless asked for, and of every form."""
+    if request.thinking.is_thinking:
+        return request.thinking.stops_apply
+    return request.grammar is None or request.group.message.grammar is None or request.grammar.is_accepting()

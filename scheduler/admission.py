@@ -30,7 +30,9 @@ class ServingLimits:
 
 def check_request(message: GenerateRequest, limits: ServingLimits, *, serves_grammars: bool) -> ErrorInfo | None:
     return (
-        _check_prompt(message, limits) or _check_sampling(message, limits) or _check_grammar(message, serves_grammars)
+        _check_prompt(message, limits)
+        or _check_sampling(message, limits)
+        or _check_grammar(message, limits, serves_grammars)
     )
 
 
@@ -87,7 +89,12 @@ def _check_sampling(message: GenerateRequest, limits: ServingLimits) -> ErrorInf
     return None
 
 
-def _check_grammar(message: GenerateRequest, serves_grammars: bool) -> ErrorInfo | None:
+def _check_grammar(message: GenerateRequest, limits: ServingLimits, serves_grammars: bool) -> ErrorInfo | None:
+    reasoning = message.reasoning
+    if reasoning is not None and not all(0 <= i < limits.vocab_size for i in reasoning.think_end_ids or (-1,)):
+        return _invalid("A request that thinks needs an end-of-thinking marker of the model's tokens.", None)
+    if reasoning is not None and reasoning.budget is not None and not serves_grammars:
+        return _invalid("A thinking budget needs the grammar layer (--grammar-backend none).", "thinking_budget")
     if message.grammar is not None and not serves_grammars:
         text = "Constrained output is not enabled on this server (--grammar-backend none)."
         return _invalid(text, message.grammar_field)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from scheduler import admission
@@ -41,6 +41,7 @@ class Intake:
         count_free_places: Callable[[], int],
         grammar_manager: GrammarManager[RequestGroup] | None,
         drafter: Drafter | None,
+        token_bytes: Sequence[bytes],
         draw_seed: Callable[[], int] = random_seed,
     ) -> None:
         self.is_draining = False
@@ -55,6 +56,7 @@ class Intake:
         self._count_free_places = count_free_places
         self._grammar_manager = grammar_manager
         self._drafter = drafter
+        self._token_bytes = token_bytes
         self._draw_seed = draw_seed
         self._num_arrived = 0
 
@@ -81,6 +83,7 @@ class Intake:
         )
         self._live.add(group)
         if message.grammar is None or self._grammar_manager is None:
+            self._bound_thinking(group)
             self._admit(group)
         elif self._grammar_manager.process_req_with_grammar(group):
             self.grammar_queue.add(group)
@@ -115,6 +118,11 @@ class Intake:
         self._live.num_aborted += 1
         self._live.reject(group, ErrorInfo(status=400, message="The request was aborted.", code="aborted"))
 
+    def _bound_thinking(self, group: RequestGroup) -> None:
+        reasoning = group.reasoning
+        if reasoning is not None and reasoning.budget is not None and self._grammar_manager is not None:
+            group.grammar = self._grammar_manager.thinking_budget(reasoning)
+
     def _refusal(self, client: bytes, message: GenerateRequest) -> ErrorInfo | None:
         if self.is_draining:
             return ErrorInfo(status=503, type="server_error", message="The server is shutting down.")
@@ -139,7 +147,7 @@ class Intake:
 
     def _admit(self, group: RequestGroup) -> None:
         try:
-            choices = make_choices(group, self._num_arrived)
+            choices = make_choices(group, self._num_arrived, self._token_bytes)
         except Exception as error:
             if group.grammar is None:
                 raise

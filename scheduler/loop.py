@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from scheduler.messages import (
     PromptLogprobs,
     SchedulerReady,
     SchedulerStats,
+    StepOutput,
     ToScheduler,
 )
 from scheduler.outputs import Outbox
@@ -64,6 +66,7 @@ class Scheduler:
         grammar_manager: GrammarManager[RequestGroup] | None = None,
         drafter: Drafter | None = None,
         draw_seed: Callable[[], int] = random_seed,
+        on_heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.ready = ready
         self.counters = LoopCounters()
@@ -82,6 +85,7 @@ class Scheduler:
             count_free_places=lambda: self.planner.num_free_places,
             grammar_manager=grammar_manager,
             drafter=drafter,
+            token_bytes=token_bytes,
             draw_seed=draw_seed,
         )
         self._max_draft_tokens = config.max_draft_tokens
@@ -92,6 +96,9 @@ class Scheduler:
         self._drafter = drafter
         self._launched: deque[StepPlan] = deque()
         self._num_stalls = 0
+        self._heartbeat_interval = config.heartbeat_interval
+        self._next_heartbeat = 0.0
+        self._on_heartbeat = on_heartbeat
 
     @property
     def has_work(self) -> bool:
@@ -101,8 +108,17 @@ class Scheduler:
     def run_forever(self) -> None:
         """Returns once :meth:`drain` was called and every request is over."""
         while not self._intake.is_draining or self._live or self._launched:
-            self.receive(0 if self.has_work else None)
+            self.receive(0 if self.has_work else self._heartbeat_interval)
             self.step()
+            self.beat()
+
+    def beat(self) -> None:
+        """Now and then tell everyone that the loop still turns: silence means that it hangs."""
+        now = time.monotonic()
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + self._heartbeat_interval
+            self._connection.broadcast(StepOutput(outputs=[]))
+            self._on_heartbeat()
 
     def drain(self) -> None:
         """Refuse new requests and finish those that are there."""

@@ -55,6 +55,8 @@ class GenerateRequest(_Message, frozen=True, kw_only=True):
     grammar_field: str = "response_format"
     """The field of the client's request that asked for the grammar; errors name it."""
     reasoning: ReasoningSpec | None = None
+    stops_between_forms: bool = False
+    """Whether stop strings end the answer where its grammar leaves the text free (words around tool calls)."""
     priority: int = 0
     """Higher runs earlier; equal priorities follow the scheduling policy."""
     stream: bool = False

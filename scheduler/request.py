@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from scheduler.messages import Finish, GenerateRequest, TokenLogprob
 from scheduler.stops import StopState
+from scheduler.thinking import ThinkingState
 
 if TYPE_CHECKING:
     from constrained.base import BaseGrammarObject
@@ -81,6 +83,7 @@ class Request:
     """Prompt and accepted output."""
     prompt_length: int
     stop_state: StopState
+    thinking: ThinkingState
     may_draft: bool = False
     """Whether a drafter may propose tokens for it."""
     grammar: BaseGrammarObject | None = None
@@ -174,12 +177,19 @@ def make_group(
     return RequestGroup(client, message, seed, frozenset(stop_ids), max_total_tokens)
 
 
-def make_choices(group: RequestGroup, first_arrival: int) -> list[Request]:
+def make_choices(group: RequestGroup, first_arrival: int, token_bytes: Sequence[bytes] = ()) -> list[Request]:
     """``n`` choices, each with its own copy of the grammar's state.
 
-    Stop strings do not end a constrained answer: they would cut the form in two.
+    Stop strings do not end a constrained answer, they would cut the form in two; but where only parts of the answer are
+    constrained, they end it between them.
+
+    Parameters
+    ----------
+    token_bytes
+        What each token adds to the text, to know where thinking ends.
     """
-    stops = group.sampling.stop if group.grammar is None else ()
+    is_constrained = group.message.grammar is not None and not group.message.stops_between_forms
+    stops = () if is_constrained else group.sampling.stop
     prompt = group.message.prompt_token_ids
     for index in range(group.sampling.n):
         grammar = None if group.grammar is None else group.grammar.copy()
@@ -193,6 +203,7 @@ def make_choices(group: RequestGroup, first_arrival: int) -> list[Request]:
                 token_ids=list(prompt),
                 prompt_length=len(prompt),
                 stop_state=StopState(stops),
+                thinking=ThinkingState(group.reasoning, token_bytes),
                 grammar=grammar,
             )
         )

@@ -102,6 +102,14 @@ class StopState:
     def held_bytes(self) -> int:
         return self._automaton.held_bytes(self._state) if self._automaton is not None else 0
 
+    @property
+    def has_stops(self) -> bool:
+        return self._automaton is not None
+
+    def forget(self) -> None:
+        """What came so far is no beginning of a stop string."""
+        self._state = 0
+
     def push(self, token_bytes: bytes) -> StopMatch | None:
         """Add one token's visible bytes; the first stop string that they complete, if any."""
         begin = self.num_bytes

@@ -165,6 +165,11 @@ class ChatTemplate:
         return text[:position].rstrip() if trims else text[:position]
 
 
+def render_text(source: str, variables: dict[str, Any]) -> str:
+    """Render a template of this package's own."""
+    return _environment().from_string(source).render({**variables, _CHECK_DEADLINE: lambda: None})
+
+
 class _BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Every turn of every loop looks at the clock: a loop that writes nothing gives nobody else the chance to."""
 

@@ -40,10 +40,19 @@ class ChoiceAssembler:
     ----------
     text_offset
         Characters of the text before the first token (an echoed prompt).
+    shown_ids
+        Special tokens to show even where the others are skipped.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, skip_special_tokens: bool, text_offset: int = 0) -> None:
-        self._detokenizer = make_detokenizer(vocabulary, skip_special_tokens=skip_special_tokens)
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        skip_special_tokens: bool,
+        text_offset: int = 0,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._detokenizer = make_detokenizer(vocabulary, skip_special_tokens=skip_special_tokens, shown_ids=shown_ids)
         self._logprobs = _LogprobQueue(vocabulary, skip_special_tokens=skip_special_tokens, text_offset=text_offset)
         self.finish: Finish | None = None
 

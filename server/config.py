@@ -46,6 +46,15 @@ class HttpConfig:
     max_constraint_bytes: int = 4 * 1024 * 1024
     """Longest schema, pattern or grammar."""
 
+    max_tools: int = 1024
+    """Most tools of one request."""
+    tool_call_parser: str = "auto"
+    """Format of tool calls; ``auto`` reads it from the chat template."""
+    reasoning_parser: str = "auto"
+    """Format of thinking; ``auto`` reads it from the chat template, ``off`` leaves it in the text."""
+    serves_grammars: bool = True
+    """Whether the scheduler can constrain answers."""
+
     template_timeout: float = 2.0
     """Seconds a chat template may run."""
     template_max_chars: int = 32 * 1024 * 1024
@@ -56,6 +65,8 @@ class HttpConfig:
     """Seconds from admission to the last token."""
     call_timeout: float = 5.0
     """Seconds the scheduler has to answer a flush or a look at its counters."""
+    scheduler_timeout: float = 60.0
+    """Seconds without a word of the scheduler after which waiting requests end with an error."""
     drain_timeout: float = 30.0
     """Seconds running requests have to end after SIGTERM."""
     keep_alive_timeout: float = 30.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from scheduler.messages import SchedulerReady
+from server.chat.formats import ChatFormats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
 from server.engine_client import EngineClient
@@ -27,6 +28,7 @@ class ServerContext:
     chat_template: ChatTemplate
     engine: EngineClient
     metrics: Metrics
+    formats: ChatFormats
     is_draining: bool = False
     """SIGTERM has come: running requests end, new ones are refused."""
     num_http_requests: int = 0

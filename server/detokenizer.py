@@ -32,8 +32,13 @@ class Detokenizer(Protocol):
         """The rest of the text after the last ``token_ids``, cut at ``num_bytes`` bytes of output when given."""
 
 
-def make_detokenizer(vocabulary: Vocabulary, *, skip_special_tokens: bool) -> Detokenizer:
-    return VisibleDetokenizer(vocabulary) if skip_special_tokens else FullDetokenizer(vocabulary)
+def make_detokenizer(
+    vocabulary: Vocabulary, *, skip_special_tokens: bool, shown_ids: frozenset[int] = frozenset()
+) -> Detokenizer:
+    """``shown_ids``: special tokens to show even where the others are skipped."""
+    if not skip_special_tokens:
+        return FullDetokenizer(vocabulary, vocabulary.special_ids)
+    return FullDetokenizer(vocabulary, shown_ids) if shown_ids else VisibleDetokenizer(vocabulary)
 
 
 class VisibleDetokenizer:
@@ -78,15 +83,16 @@ class VisibleDetokenizer:
 
 
 class FullDetokenizer:
-    """Shows special tokens by their spelling.
+    """Shows some or all special tokens by their spelling.
 
     Positions from the scheduler count no special tokens, so each piece remembers whether it counts. A special token
     is shown as soon as all counted bytes before it are.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown_ids: frozenset[int]) -> None:
         self._table = vocabulary.token_bytes
         self._special_ids = vocabulary.special_ids
+        self._shown_ids = shown_ids
         self._decode = _new_decoder("replace").decode
         self._pending: deque[tuple[bytes, bool]] = deque()
         self.num_bytes = 0
@@ -103,8 +109,9 @@ class FullDetokenizer:
 
     def _hold(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
-            piece = self._table[token_id] if token_id < len(self._table) else b""
             counts = token_id not in self._special_ids
+            is_shown = token_id < len(self._table) and (counts or token_id in self._shown_ids)
+            piece = self._table[token_id] if is_shown else b""
             self._pending.append((piece, counts))
             self.num_bytes += len(piece) if counts else 0
 

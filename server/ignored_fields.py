@@ -21,6 +21,7 @@ IGNORED_FIELDS: dict[str, str] = {
 
 IGNORED_NESTED_FIELDS: dict[str, str] = {
     "stream_options.include_obfuscation": "events are not padded",
+    "messages[].tool_calls[].index": "part of a streamed answer, sent back in the history",
     "messages[].annotations": "part of an earlier answer, sent back in the history",
     "messages[].content[].prompt_cache_breakpoint": "prefixes are matched by their tokens, no mark is needed",
 }
@@ -28,13 +29,7 @@ IGNORED_NESTED_FIELDS: dict[str, str] = {
 
 REFUSED_FIELDS: dict[str, str] = {
     "audio": "only text is served.",
-    "functions": "tool calls are not served yet.",
-    "function_call": "tool calls are not served yet.",
-    "parallel_tool_calls": "tool calls are not served yet.",
     "moderation": "there is no moderation model.",
-    "reasoning_effort": "reasoning is not served yet; chat_template_kwargs reaches the template's own switches.",
-    "separate_reasoning": "reasoning is not served yet.",
-    "thinking_budget": "reasoning is not served yet.",
     "web_search_options": "there is no web search.",
     "suffix": "insertion is not served; put the suffix into the prompt in the model's own format.",
     "use_beam_search": "beam search is not served.",

@@ -83,6 +83,15 @@ class Tokenizer:
             position = match.end()
         return token_ids + self._encode_stretch(text[position:])
 
+    @property
+    def control_spellings(self) -> tuple[str, ...]:
+        """Spellings of the special tokens."""
+        return tuple(self._control_ids)
+
+    def control_id(self, spelling: str) -> int | None:
+        """Id of a special token; ``None`` for any other text."""
+        return self._control_ids.get(spelling)
+
     async def run(self, function: Callable[[str], _Result], text: str) -> _Result:
         """Call ``function(text)``, in a thread when the text is long enough to hold up other requests."""
         if len(text) < _LONG_TEXT:

@@ -10,6 +10,8 @@ import msgspec
 
 from constrained.vocabulary import Vocabulary
 from scheduler.messages import Finish, PromptLogprobs
+from server.chat.reader import Reading
+from server.chat.spoken import SpokenChoice, whole_message
 from server.choices import ChoiceAssembler, ChoiceDelta, CollectedChoice, PlacedLogprob
 from server.event_stream import DONE, event
 from server.logprobs import chat_logprobs
@@ -32,6 +34,7 @@ class ChatAnswerShape:
     """``None``: no log-probabilities."""
     skip_special_tokens: bool
     return_token_ids: bool
+    reading: Reading
     include_usage: bool = False
     continuous_usage: bool = False
 
@@ -83,6 +86,7 @@ class ChatStreamEncoder:
         ]
         self._suffix = b'},"logprobs":null,"finish_reason":null}]' + ending + b"}\n\n"
         self._text_only = shape.num_top_logprobs is None and not shape.return_token_ids and not shape.continuous_usage
+        self._spoken = [] if shape.reading.is_plain else [SpokenChoice(shape.reading) for _ in range(len(assemblers))]
 
     def start(self) -> bytes:
         chunks = []
@@ -99,21 +103,40 @@ class ChatStreamEncoder:
 
     def delta(self, choice: int, delta: ChoiceDelta) -> bytes:
         self._num_generated += len(delta.token_ids)
+        if self._spoken:
+            return self._spoken_delta(choice, delta)
         if self._text_only:
             body = self._prefixes[choice] + _encode(delta.text) + self._suffix if delta.text else b""
         elif delta.text or delta.logprobs or (self._shape.return_token_ids and delta.token_ids):
             body = self._full_delta(choice, delta)
         else:
             body = b""
-        return body if delta.finish is None else body + self._finish(choice, delta.finish)
+        return body if delta.finish is None else body + self._finish(choice, delta.finish, delta.finish.reason)
 
     def end(self) -> bytes:
         return self._usage_chunk() + DONE if self._shape.include_usage else DONE
 
-    def _full_delta(self, choice: int, delta: ChoiceDelta) -> bytes:
+    def _spoken_delta(self, choice: int, delta: ChoiceDelta) -> bytes:
+        """Chunks of an answer that may hold thinking and calls."""
+        spoken = self._spoken[choice]
+        bodies = spoken.deltas(delta.text, is_last=delta.finish is not None)
+        chunks: list[bytes] = []
+        if not self._text_only and (delta.logprobs or (self._shape.return_token_ids and delta.token_ids)):
+            # Log-probabilities and ids are the tokens', whatever the parser makes of their text.
+            chunks.append(self._full_delta(choice, delta, bodies.pop(0) if bodies else {}))
+        for body in bodies:
+            if self._text_only and len(body) == 1 and "content" in body:
+                chunks.append(self._prefixes[choice] + _encode(body["content"]) + self._suffix)
+            else:
+                chunks.append(self._chunk({"index": choice, "delta": body, "logprobs": None, "finish_reason": None}))
+        if delta.finish is not None:
+            chunks.append(self._finish(choice, delta.finish, spoken.finish_reason(delta.finish)))
+        return b"".join(chunks)
+
+    def _full_delta(self, choice: int, delta: ChoiceDelta, spoken: dict[str, Any] | None = None) -> bytes:
         body: dict[str, Any] = {
             "index": choice,
-            "delta": {"content": delta.text},
+            "delta": {"content": delta.text} if spoken is None else spoken,
             "logprobs": self._shape.logprobs(delta.logprobs),
             "finish_reason": None,
         }
@@ -121,13 +144,13 @@ class ChatStreamEncoder:
             body["token_ids"] = list(delta.token_ids)
         return self._chunk(body)
 
-    def _finish(self, choice: int, finish: Finish) -> bytes:
+    def _finish(self, choice: int, finish: Finish, reason: str) -> bytes:
         return self._chunk(
             {
                 "index": choice,
                 "delta": {},
                 "logprobs": None,
-                "finish_reason": finish.reason,
+                "finish_reason": reason,
                 "stop_reason": finish.stop_reason,
             }
         )
@@ -150,11 +173,16 @@ class ChatStreamEncoder:
 
 def _whole_choice(shape: ChatAnswerShape, index: int, choice: CollectedChoice) -> dict[str, Any]:
     finish = choice.finish
+    if shape.reading.is_plain:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        reason: str | None = None if finish is None else finish.reason
+    else:
+        message, reason = whole_message(shape.reading, choice.text, finish)
     body: dict[str, Any] = {
         "index": index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": message,
         "logprobs": shape.logprobs(choice.logprobs),
-        "finish_reason": None if finish is None else finish.reason,
+        "finish_reason": reason,
         "stop_reason": None if finish is None else finish.stop_reason,
     }
     if shape.return_token_ids:

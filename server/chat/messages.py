@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from server.chat.protocol import ChatMessage, ContentPart, ToolCall
+from server.chat.protocol import ChatMessage, ContentPart, FunctionCall, ToolCall
 from server.errors import BadRequestError
+from server.tools.json_text import strict_loads
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -25,10 +25,12 @@ def template_messages(messages: Sequence[ChatMessage], *, knows_developer: bool)
     BadRequestError
         Names the message and the field that is wrong or not served.
     """
-    return [_message(message, f"messages[{i}]", knows_developer) for i, message in enumerate(messages)]
+    calls: dict[str, str] = {}
+    return [_message(message, f"messages[{i}]", knows_developer, calls) for i, message in enumerate(messages)]
 
 
-def _message(message: ChatMessage, path: str, knows_developer: bool) -> dict[str, Any]:
+def _message(message: ChatMessage, path: str, knows_developer: bool, calls: dict[str, str]) -> dict[str, Any]:
+    """``calls`` are the tools called so far, by call id; this message's are added."""
     role = message.role
     if role not in ROLES:
         raise BadRequestError(
@@ -45,19 +47,40 @@ def _message(message: ChatMessage, path: str, knows_developer: bool) -> dict[str
         plain["name"] = message.name
     if message.tool_calls:
         plain["tool_calls"] = [_tool_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)]
+        for index, call in enumerate(plain["tool_calls"]):
+            if call["id"] in calls:
+                place = f"{path}.tool_calls[{index}].id"
+                raise BadRequestError(f"'{place}' is {call['id'][:100]!r}, the id of an earlier call.", param=place)
+            calls[call["id"]] = call["function"]["name"]
+    if message.function_call is not None:
+        function = _function(message.function_call, f"{path}.function_call")
+        plain["tool_calls"] = [{"id": f"call_{len(calls)}", "type": "function", "function": function}]
     if message.tool_call_id is not None:
+        if message.tool_call_id not in calls:
+            raise BadRequestError(
+                f"'{path}.tool_call_id' is {message.tool_call_id[:100]!r}, but no earlier message of the role "
+                "'assistant' has a call with that id.",
+                param=f"{path}.tool_call_id",
+                code="invalid_value",
+            )
         plain["tool_call_id"] = message.tool_call_id
+        plain.setdefault("name", calls[message.tool_call_id])
+    if role == "function":
+        plain["role"] = "tool"
     if message.reasoning_content is not None:
         plain["reasoning_content"] = message.reasoning_content
     return plain
 
 
 def _refuse_misplaced(message: ChatMessage, path: str) -> None:
-    for field in ("audio", "function_call"):
-        if getattr(message, field) is not None:
-            raise BadRequestError(f"'{path}.{field}' is not served.", param=f"{path}.{field}", code="unsupported")
+    if message.audio is not None:
+        raise BadRequestError(f"'{path}.audio' is not served.", param=f"{path}.audio", code="unsupported")
+    if message.function_call is not None and message.tool_calls:
+        raise BadRequestError(
+            f"'{path}' has both 'function_call' and 'tool_calls'; give one of them.", param=f"{path}.function_call"
+        )
     if message.role != "assistant":
-        for field in ("refusal", "tool_calls", "reasoning_content"):
+        for field in ("refusal", "tool_calls", "function_call", "reasoning_content"):
             if getattr(message, field) is not None:
                 raise BadRequestError(
                     f"'{path}.{field}' belongs to the role 'assistant', not '{message.role}'.", param=f"{path}.{field}"
@@ -77,7 +100,10 @@ def _content(message: ChatMessage, path: str) -> str:
     if isinstance(content, str):
         return content
     if content is None:
-        if message.role == "function" or (message.role == "assistant" and (message.tool_calls or message.refusal)):
+        if message.role == "function" or (
+            message.role == "assistant"
+            and (message.tool_calls or message.function_call or message.refusal or message.reasoning_content)
+        ):
             return message.refusal or ""
         raise BadRequestError(f"The field '{path}.content' is required.", param=f"{path}.content", code="missing_field")
     if not content:
@@ -97,15 +123,28 @@ def _part(part: ContentPart, path: str, role: str) -> str:
 
 
 def _tool_call(call: ToolCall, path: str) -> dict[str, Any]:
+    """Templates know functions alone, so a custom call is shown as one of a single text."""
+    for kind, value in (("function", call.function), ("custom", call.custom)):
+        if (value is not None) != (call.type == kind):
+            raise BadRequestError(
+                f"'{path}' is of the type '{call.type}' and must have '{call.type}', and nothing else.",
+                param=f"{path}.{call.type}",
+            )
+    if call.custom is not None:
+        function: dict[str, Any] = {"name": call.custom.name, "arguments": {"input": call.custom.input}}
+        return {"id": call.id, "type": "function", "is_custom": True, "function": function}
+    assert call.function is not None  # checked above
+    return {"id": call.id, "type": "function", "function": _function(call.function, f"{path}.function")}
+
+
+def _function(function: FunctionCall, path: str) -> dict[str, Any]:
     """Templates write arguments out themselves, so they take them parsed."""
     try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = strict_loads(function.arguments or "{}")
+    except ValueError as error:
         raise BadRequestError(
-            f"'{path}.function.arguments' is not valid JSON: {str(error)[:200]}.", param=f"{path}.function.arguments"
+            f"'{path}.arguments' is not valid JSON: {str(error)[:200]}.", param=f"{path}.arguments"
         ) from error
     if not isinstance(arguments, dict):
-        raise BadRequestError(
-            f"'{path}.function.arguments' must hold a JSON object.", param=f"{path}.function.arguments"
-        )
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+        raise BadRequestError(f"'{path}.arguments' must hold a JSON object.", param=f"{path}.arguments")
+    return {"name": function.name, "arguments": arguments}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from scheduler.messages import SchedulerReady
@@ -12,30 +13,71 @@ from server.chat_template import RESERVED_ARGUMENTS, ChatTemplate
 from server.context import ServerContext
 from server.errors import BadRequestError
 from server.limits import refuse_hopeless_text
+from server.reasoning.state import ThinkingState
+from server.tools.definitions import ToolRequest
+from server.tools.prompt import messages_with_tools, template_tools
 
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which chat templates turn thinking off: Qwen 3's and its relatives', DeepSeek V3.1's and Granite's."""
 _LONG_CONVERSATION = 8192  # characters; a longer one is rendered in a thread
 
 
-async def encode_conversation(context: ServerContext, body: ChatCompletionRequest, ready: SchedulerReady) -> list[int]:
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A chat request as its model sees it."""
+
+    text: str
+    """The rendered prompt, with the marks of :class:`~server.protected_text.ProtectedText`."""
+    token_ids: list[int]
+    thinking: ThinkingState
+    prefill: str
+    """End of the prompt that begins the answer."""
+
+
+async def encode_conversation(
+    context: ServerContext, body: ChatCompletionRequest, ready: SchedulerReady, tools: ToolRequest | None = None
+) -> Conversation:
     """Render the model's chat template and encode it.
+
+    Parameters
+    ----------
+    tools
+        What :func:`server.tools.definitions.read_tools` made of the request.
 
     Raises
     ------
     BadRequestError
         The messages are not served or not liked by the template, or the prompt is too long.
     """
+    formats = context.formats
     messages = template_messages(body.messages, knows_developer=context.chat_template.knows_developer)
     options = _options(body, messages)
-    size = sum(len(message["content"]) for message in messages)
+    if tools is not None and options["continue_final_message"] and tools.demand == "required":
+        raise BadRequestError(
+            "'continue_final_message' goes on in a message of words: no call can be required.", param="tool_choice"
+        )
+    shown = messages
+    if formats.tools_need_words:
+        shown = messages_with_tools(messages, tools)
+    elif tools is not None:
+        options["tools"] = template_tools(tools)
+    size = sum(len(message["content"]) for message in shown) + 256 * len(tools.offered if tools else ())
     if size + 64 * len(messages) < _LONG_CONVERSATION:
-        text = _render(context.chat_template, messages, options)
+        text = _render(context.chat_template, shown, options)
     else:
-        text = await asyncio.to_thread(_render, context.chat_template, messages, options)
+        text = await asyncio.to_thread(_render, context.chat_template, shown, options)
+    prefill = ""
+    if options["add_generation_prompt"]:
+        if tools is not None and tools.demand == "required" and formats.tool_parser.prefill:
+            prefill = formats.tool_parser.prefill
+        elif body.reasoning_effort != "none":
+            text += formats.opening(text)
+    text += prefill
     refuse_hopeless_text(context.tokenizer.fewest_tokens(text), ready, param="messages")
     token_ids = await context.tokenizer.run(context.tokenizer.encode_rendered, text)
     if not token_ids:
         raise BadRequestError("The rendered prompt is empty.", param="messages")
-    return token_ids
+    return Conversation(text=text, token_ids=token_ids, thinking=formats.thinking_state(text), prefill=prefill)
 
 
 def _options(body: ChatCompletionRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -50,13 +92,18 @@ def _options(body: ChatCompletionRequest, messages: list[dict[str, Any]]) -> dic
         raise BadRequestError(
             "'continue_final_message' needs a last message of the role 'assistant'.", param="continue_final_message"
         )
-    arguments = body.chat_template_kwargs or {}
+    arguments = dict(body.chat_template_kwargs or {})
     for name in arguments:
         if name in RESERVED_ARGUMENTS:
             raise BadRequestError(
                 f"'chat_template_kwargs.{name}' cannot be set: the server sets it.",
                 param=f"chat_template_kwargs.{name}",
             )
+    if body.reasoning_effort is not None:
+        arguments.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            for switch in _THINKING_SWITCHES:
+                arguments.setdefault(switch, False)
     return {
         "add_generation_prompt": not continues if body.add_generation_prompt is None else body.add_generation_prompt,
         "continue_final_message": continues,

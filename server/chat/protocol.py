@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.sampling_request import SamplingFields
+from server.tools.definitions import FunctionDefinition, Tool
 from server.validation import List, RequestModel
 
 
@@ -28,12 +29,19 @@ class FunctionCall(RequestModel):
     arguments: str
 
 
+class CustomCall(RequestModel):
+    name: str
+    input: str
+
+
 class ToolCall(RequestModel):
     """A call in the history."""
 
     id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
+    type: Literal["function", "custom"] = "function"
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
+    index: int | None = Field(default=None, description="As streamed; ignored.")
 
 
 class ChatMessage(RequestModel):
@@ -45,7 +53,7 @@ class ChatMessage(RequestModel):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     audio: Any = None
-    function_call: Any = None
+    function_call: FunctionCall | None = None
     annotations: Any = None
 
 
@@ -68,8 +76,17 @@ class ChatCompletionRequest(SamplingFields):
     top_logprobs: int | None = Field(default=None, ge=0)
     prediction: Prediction | None = None
     modalities: List[Literal["text"]] | None = None
-    tools: List[dict[str, Any]] | None = None
+    tools: List[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: List[FunctionDefinition] | None = None
+    function_call: str | dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    separate_reasoning: bool = True
+    include_reasoning: bool = True
+    stop_in_reasoning: bool = False
+    thinking_budget: int | None = Field(default=None, ge=0)
+    thinking_token_budget: int | None = Field(default=None, ge=0, description="The same as thinking_budget.")
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

@@ -45,7 +45,9 @@ def tool_constraint(
         tags = [_tag(tool, parser) for tool in request.callable]
     except UnsupportedToolError as error:
         if is_demanded:
-            raise BadRequestError(f"{str(error)[0].upper()}{str(error)[1:]}.", param="tools", code="unsupported") from None
+            raise BadRequestError(
+                f"{str(error)[0].upper()}{str(error)[1:]}.", param="tools", code="unsupported"
+            ) from None
         return ToolConstraint(answer, answer is None)
     if request.demand == "required":
         form: Format | None = parser.required_format(tags, is_parallel=request.is_parallel)

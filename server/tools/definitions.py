@@ -183,16 +183,16 @@ def _one_offered(tool: Tool, path: str, tool_path: str) -> OfferedTool:
     )
 
 
-def _parameters(schema: Any, path: str) -> dict[str, Any]:
-    if schema is None:
-        schema = {"type": "object", "properties": {}}
-    if not isinstance(schema, dict):
+def _parameters(given: Any, path: str) -> dict[str, Any]:
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
         raise BadRequestError(f"'{path}' must be a JSON Schema, an object.", param=path, code="invalid_schema")
-    if schema.get("type", "object") != "object":
+    if given.get("type", "object") != "object":
         raise BadRequestError(
             f"'{path}' must describe an object: 'type' must be 'object'.", param=f"{path}.type", code="invalid_schema"
         )
-    schema = {"type": "object", **schema}
+    schema: dict[str, Any] = {"type": "object", **given}
     if not (schema.keys() - {"type", "title", "description", "$schema"}) or schema.get("properties") == {}:
         # A tool without parameters is called with {}, not with whatever a model makes up.
         schema.setdefault("properties", {})
@@ -228,7 +228,9 @@ def _read_choice(
         return _allowed(choice, offered, path)
     if kind not in ("function", "custom"):
         raise BadRequestError(
-            f"'{path}.type' must be 'function', 'custom' or 'allowed_tools'.", param=f"{path}.type", code="invalid_value"
+            f"'{path}.type' must be 'function', 'custom' or 'allowed_tools'.",
+            param=f"{path}.type",
+            code="invalid_value",
         )
     _refuse_unknown(choice, {"type", kind}, path)
     tool = _named(choice, kind, offered, path)

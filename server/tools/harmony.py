@@ -47,7 +47,12 @@ class HarmonyParser(JsonCallParser):
     @classmethod
     def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
         begin = f'{{"name": {dump(name)}, "arguments": '
-        return {"type": "tag", "begin": begin, "content": {"type": "json_schema", "json_schema": parameters}, "end": "}"}
+        return {
+            "type": "tag",
+            "begin": begin,
+            "content": {"type": "json_schema", "json_schema": parameters},
+            "end": "}",
+        }
 
     @classmethod
     def required_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:

@@ -1,7 +1,7 @@
 """Calls written as Python: ``[name(key=value, ...), other()]``, the whole answer a list of calls.
 
-Llama 3.2 and Llama 4 are asked for it, and others trained on the same data. Values are Python literals; JSON's spellings
-of true, false and null are understood as well. Source: Meta's prompt format pages for Llama 3.2 and Llama 4.
+Llama 3.2 and Llama 4 are asked for it, and others trained on the same data. Values are Python literals; JSON's
+spellings of true, false and null are understood as well. Source: Meta's prompt format pages for Llama 3.2 and Llama 4.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Qwen3CoderParser(ToolCallParser):
 
     @classmethod
     def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        elements: list[Format] = [_parameter_format(one) for one in split_parameters(name, parameters, in_format=cls.name)]
+        elements: list[Format] = [
+            _parameter_format(one) for one in split_parameters(name, parameters, in_format=cls.name)
+        ]
         elements.append({"type": "const_string", "value": f"{_FUNCTION_END}\n"})
         return {
             "type": "tag",

@@ -61,7 +61,7 @@ async def tokenize(request: Request) -> Response:
             continue_final_message=body.continue_final_message,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        token_ids = await encode_conversation(context, chat, ready)
+        token_ids = (await encode_conversation(context, chat, ready)).token_ids
     answer: dict[str, Any] = {
         "tokens": token_ids,
         "count": len(token_ids),

@@ -1,0 +1,128 @@
+"""One choice's text as thinking, words and calls, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.chat.formats import ChatFormats
+from server.reasoning.splitter import ReasoningSplitter
+from server.reasoning.state import ThinkingState
+from server.tools.custom import CustomCallParser
+from server.tools.definitions import ToolRequest
+from server.tools.events import CallBegin, Event, Reasoning, Text
+from server.tools.parser import ToolCallParser
+from server.tools.registry import tool_parser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a request's answers are read; the same for each of its choices."""
+
+    formats: ChatFormats
+    thinking: ThinkingState
+    tools: ToolRequest | None = None
+    is_constrained: bool = False
+    """Whether a grammar guarantees the form of calls."""
+    prefill: str = ""
+    """End of the prompt that the parser has to have read."""
+    separates_reasoning: bool = True
+    """Thinking stands apart; otherwise it is part of the words, as it was written."""
+    shows_reasoning: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an answer is nothing but words."""
+        has_reasoning = self.formats.reasoning is not None and (
+            self.thinking is not ThinkingState.CLOSED or self.formats.reads_harmony
+        )
+        return self.tools is None and not has_reasoning
+
+    def reader(self) -> AnswerReader:
+        """A reader for one choice."""
+        return AnswerReader(self)
+
+
+class AnswerReader:
+    """Splits thinking off and finds calls in the rest.
+
+    Where tools are offered, white space around calls belongs to them: what stands at the end of the words is held back
+    until more words come.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        formats, tools = reading.formats, reading.tools
+        self._shows_reasoning = reading.shows_reasoning
+        self._is_inline = not reading.separates_reasoning
+        self._splitter: ReasoningSplitter | None = None
+        self._parser: ToolCallParser | CustomCallParser | None = None
+        self._held_space = ""
+        self._has_words = False
+        self._has_calls = False
+        kind = tool_parser("harmony") if formats.reads_harmony else formats.tool_parser
+        if formats.reasoning is not None and not formats.reads_harmony and reading.thinking is not ThinkingState.CLOSED:
+            self._splitter = ReasoningSplitter(formats.reasoning, reading.thinking, keeps_markers=self._is_inline)
+        if tools is not None or formats.reads_harmony:
+            parser = kind({} if tools is None else tools.functions, is_constrained=reading.is_constrained)
+            names = frozenset[str]() if tools is None else tools.custom_names
+            self._parser = CustomCallParser(names, parser) if names else parser
+            if reading.prefill:
+                self._parser.add(reading.prefill)
+        self._trims = tools is not None
+
+    def add(self, text: str) -> list[Event]:
+        """What the next piece of text says."""
+        if not text:
+            return []
+        if self._splitter is None:
+            return self._parse(text)
+        return self._through_parser(self._splitter.add(text))
+
+    def finish(self) -> list[Event]:
+        """What was held back, at the end of the text."""
+        events = self._through_parser(self._splitter.finish()) if self._splitter is not None else []
+        if self._parser is not None:
+            events += self._settle(self._parser.finish())
+        if self._held_space and not self._has_calls:
+            events.append(Text(self._held_space))
+        self._held_space = ""
+        return events
+
+    def _through_parser(self, events: Sequence[Event]) -> list[Event]:
+        found: list[Event] = []
+        for event in events:
+            found += self._parse(event.text) if isinstance(event, Text) else self._settle([event])
+        return found
+
+    def _parse(self, text: str) -> list[Event]:
+        return [Text(text)] if self._parser is None else self._settle(self._parser.add(text))
+
+    def _settle(self, events: Sequence[Event]) -> list[Event]:
+        """Thinking as the request wants it, and no white space around calls."""
+        settled: list[Event] = []
+        for event in events:
+            if isinstance(event, Reasoning):
+                if self._is_inline:
+                    settled.append(Text(event.text))
+                elif self._shows_reasoning:
+                    settled.append(event)
+            elif isinstance(event, Text) and self._trims:
+                self._hold_space(event.text, settled.append)
+            else:
+                if isinstance(event, CallBegin):
+                    self._held_space = ""
+                    self._has_calls = True
+                settled.append(event)
+        return settled
+
+    def _hold_space(self, text: str, show: Callable[[Event], None]) -> None:
+        words = text.rstrip()
+        if not words:
+            self._held_space += text
+            return
+        shown = self._held_space + words
+        if self._has_calls and not self._has_words:
+            shown = shown.lstrip()
+        self._held_space = text[len(words) :]
+        self._has_words = True
+        show(Text(shown))

@@ -1,0 +1,103 @@
+"""What a chat request may call, the grammar of its answer, and how that is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from constrained.spec import GrammarSpec
+from server.chat.prompt import Conversation
+from server.chat.protocol import ChatCompletionRequest
+from server.chat.reader import Reading
+from server.constraints import constraint_field, grammar_spec
+from server.context import ServerContext
+from server.errors import BadRequestError
+from server.tools.constraint import tool_constraint
+from server.tools.definitions import ToolRequest, read_tools
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerConstraint:
+    spec: GrammarSpec | None
+    field: str
+    """Field of the request that asked for it."""
+    constrains_calls: bool = False
+    has_free_text: bool = False
+
+
+def tools_of(body: ChatCompletionRequest, context: ServerContext) -> ToolRequest | None:
+    """The request's tools; ``None`` when it may call none. Raises :class:`BadRequestError`."""
+    return read_tools(
+        tools=body.tools,
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        functions=body.functions,
+        function_call=body.function_call,
+        max_tools=context.config.max_tools,
+    )
+
+
+def answer_constraint(
+    body: ChatCompletionRequest, context: ServerContext, tools: ToolRequest | None
+) -> AnswerConstraint:
+    """The grammar of the whole answer: calls, words in the form that was asked for, or either.
+
+    Raises
+    ------
+    BadRequestError
+        The constraints contradict each other or cannot be enforced.
+    """
+    config = context.config
+    answer = grammar_spec(body, max_bytes=config.max_constraint_bytes)
+    field = constraint_field(body)
+    if tools is None:
+        return AnswerConstraint(spec=answer, field=field)
+    if tools.demand == "required" and answer is not None and field != "response_format":
+        raise BadRequestError(
+            f"'{field}' constrains an answer in words, but a tool call is required: give one of them.",
+            param=field,
+            code="conflicting_constraints",
+        )
+    if not config.serves_grammars:
+        if tools.demand == "required" or any(tool.is_strict for tool in tools.callable):
+            raise BadRequestError(
+                "This server runs without grammars (--grammar-backend none): no call can be required, and no tool be "
+                "strict.",
+                param="tools",
+                code="unsupported",
+            )
+        return AnswerConstraint(spec=answer, field=field)
+    constraint = tool_constraint(
+        tools,
+        context.formats.tool_parser,
+        answer=answer,
+        lenient=body.lenient,
+        backend=body.grammar_backend or "auto",
+        max_bytes=config.max_constraint_bytes,
+    )
+    is_of_calls = constraint.spec is not answer
+    return AnswerConstraint(
+        spec=constraint.spec,
+        field="tools" if is_of_calls else field,
+        constrains_calls=is_of_calls,
+        has_free_text=is_of_calls and constraint.has_free_text,
+    )
+
+
+def reading_of(
+    body: ChatCompletionRequest,
+    context: ServerContext,
+    conversation: Conversation,
+    tools: ToolRequest | None,
+    *,
+    is_constrained: bool,
+) -> Reading:
+    """How the request's answers are read."""
+    return Reading(
+        formats=context.formats,
+        thinking=conversation.thinking,
+        tools=tools,
+        is_constrained=is_constrained,
+        prefill=conversation.prefill,
+        separates_reasoning=body.separate_reasoning,
+        shows_reasoning=body.include_reasoning,
+    )

@@ -1,0 +1,1 @@
+"""Thinking: whether a request does it, and telling it from the answer."""
