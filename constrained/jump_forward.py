@@ -31,6 +31,14 @@ class JumpForwardMap:
         """The bytes that every text through ``state`` has next; empty where there is a choice or the text may end."""
         return self._run(state)[0]
 
+    def jump_forward(self, state: int) -> tuple[bytes, int]:
+        """:meth:`forced` and the state it leads to: one edge of the compressed automaton."""
+        return self._run(state)
+
+    def valid_states(self) -> list[int]:
+        """States in which something is forced, in ascending order."""
+        return sorted(state for state in self._transitions if self.forced(state))
+
     def advance(self, state: int, data: bytes) -> int | None:
         """The state after ``data``, or ``None`` where it does not fit."""
         for byte in data:

@@ -157,7 +157,9 @@ def _build(
         eos_token_ids=eos_token_ids,
         token_bytes=vocabulary.visible_bytes,
         grammar_manager=manager,
-        drafter=build_drafter(config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes, draft_model),
+        drafter=build_drafter(
+            config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes, model.vocab_size, draft_model
+        ),
     )
 
     def close() -> None:

@@ -104,7 +104,7 @@ class Engine:
         )
         pages = runner.num_pages if num_pages is None else num_pages
         self._connection = _Connection()
-        self.drafter = build_drafter(config, tokenizer, vocabulary.visible_bytes, draft_model)
+        self.drafter = build_drafter(config, tokenizer, vocabulary.visible_bytes, runner.vocab_size, draft_model)
         self.scheduler = Scheduler(
             config,
             executor,
@@ -166,6 +166,9 @@ class _Connection:
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         self._sent.append(message)
+
+    def broadcast(self, message: FromScheduler) -> None:
+        self.send(_CLIENT, message)
 
     def take(self) -> list[FromScheduler]:
         sent, self._sent = self._sent, []

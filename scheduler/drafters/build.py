@@ -17,6 +17,7 @@ def build_drafter(
     config: SchedulerConfig,
     encoder: Encoder,
     token_bytes: Sequence[bytes],
+    vocab_size: int,
     draft_model: DraftSource | None = None,
 ) -> CombinedDrafter:
     """The sources that ``config`` asks for, surest first.
@@ -27,6 +28,8 @@ def build_drafter(
         The model's tokenizer, to spell what a grammar forces.
     token_bytes
         Visible bytes of each token id: empty for special tokens.
+    vocab_size
+        Width of the logits.
     draft_model
         The source of ``--speculative draft-model``.
     """
@@ -38,4 +41,4 @@ def build_drafter(
         sources.append(NgramDrafter(config.max_draft_tokens))
     elif draft_model is not None:
         sources.append(draft_model)
-    return CombinedDrafter(sources)
+    return CombinedDrafter(sources, vocab_size)

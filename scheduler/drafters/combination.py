@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from constrained.errors import GrammarError
 from scheduler.drafters.source import DraftSource
 from scheduler.drafters.statistics import SourceCounters
 from scheduler.messages import DrafterStats
 
 if TYPE_CHECKING:
+    from constrained.base import BaseGrammarObject
     from scheduler.request import Request
 
 
@@ -20,9 +22,12 @@ class CombinedDrafter:
     ----------
     sources
         In order of trust: the tokens of an earlier one are verified first.
+    vocab_size
+        Ids at and above it are no tokens.
     """
 
-    def __init__(self, sources: Sequence[DraftSource]) -> None:
+    def __init__(self, sources: Sequence[DraftSource], vocab_size: int) -> None:
+        self._vocab_size = vocab_size
         self._sources = tuple(sources)
         self._counters = {source.name: SourceCounters() for source in sources}
         self._wanting: dict[int, tuple[DraftSource, ...]] = {}
@@ -50,13 +55,28 @@ class CombinedDrafter:
             room = max_tokens - len(draft)
             if room <= 0:
                 break
-            tokens = _possible(request, draft, tuple(source.propose(request, draft, room))[:room])
+            tokens = self._possible(request, draft, source.propose(request, draft, room)[:room])
             if tokens:
                 draft += tokens
                 parts.append((source, len(tokens)))
         if draft:
             self._parts[request.key] = parts
         return draft
+
+    def _possible(self, request: Request, before: tuple[int, ...], tokens: Sequence[int]) -> tuple[int, ...]:
+        """The first of ``tokens`` that could be output at all: what is behind the others would be computed in vain."""
+        stop_ids = request.group.stop_ids
+        possible: list[int] = []
+        for token in tokens:
+            if not 0 <= token < self._vocab_size:
+                break
+            possible.append(token)
+            if token in stop_ids:
+                break
+        if possible and request.grammar is not None:
+            num_legal = _num_legal(request.grammar, (*before, *possible)) - len(before)
+            del possible[max(0, num_legal) :]
+        return tuple(possible)
 
     def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
         """The first ``num_accepted`` of ``num_proposed`` guesses became output; fewer may be asked than proposed."""
@@ -81,34 +101,17 @@ class CombinedDrafter:
         return {name: counters.snapshot() for name, counters in self._counters.items()}
 
 
-def _possible(request: Request, before: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The first of ``tokens`` that could be output at all: what comes behind the others would be computed in vain."""
-    if not tokens:
-        return ()
-    tokens = _up_to_end(request, tokens)
-    grammar = request.grammar
-    if grammar is None:
-        return tokens
+def _num_legal(grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
+    """How many of ``tokens``, from the first on, the grammar takes. Its state is as before afterwards."""
     accepted = 0
-    possible = 0
     try:
-        for token in (*before, *tokens):
+        for token in tokens:
             if grammar.is_terminated():
                 break
             grammar.accept_token(token)
             accepted += 1
-        possible = max(0, accepted - len(before))
-    except ValueError:
-        possible = max(0, accepted - len(before))
+    except GrammarError:
+        pass  # the first token that does not fit
     finally:
         grammar.rollback(accepted)
-    return tokens[:possible]
-
-
-def _up_to_end(request: Request, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Nothing follows a token that ends the answer."""
-    stop_ids = request.group.stop_ids
-    for index, token in enumerate(tokens):
-        if token in stop_ids:
-            return tokens[: index + 1]
-    return tokens
+    return accepted

@@ -27,6 +27,24 @@ def test_a_circle_of_forced_states_ends() -> None:
     assert len(forward.forced(1)) <= 2
 
 
+def test_a_jump_leads_where_its_bytes_lead() -> None:
+    edges = {0: {97: 1}, 1: {98: 2}, 2: {99: 3, 100: 4}, 3: {101: 5}, 4: {}, 5: {102: 6}, 6: {}}
+    forward = JumpForwardMap(edges, [4, 5, 6])
+    assert forward.valid_states() == [0, 1, 3]
+    assert forward.jump_forward(0) == (b"ab", 2)
+    assert forward.jump_forward(2) == (b"", 2)
+    for state in edges:
+        data, behind = forward.jump_forward(state)
+        assert forward.advance(state, data) == behind
+    assert forward.jump_forward(99) == (b"", 99), "a state that is not there forces nothing"
+
+
+def test_a_final_state_on_a_circle_is_not_jumped_over() -> None:
+    forward = JumpForwardMap({0: {97: 1}, 1: {98: 0}}, [0])
+    assert forward.jump_forward(0) == (b"", 0)
+    assert forward.jump_forward(1) == (b"b", 0)
+
+
 def test_advancing_follows_bytes_and_tells_what_does_not_fit() -> None:
     forward = JumpForwardMap({0: {0xC3: 1}, 1: {0xA9: 2, 0xA8: 3}, 2: {}, 3: {}}, [2, 3])
     assert forward.forced(0) == b"\xc3"

@@ -1,0 +1,174 @@
+"""Each source by itself: what it proposes, and what it makes of broken states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from constrained.spec import GrammarSpec
+from sampling.params import SamplingParams
+from scheduler.drafters.adaptive import AdaptiveLength
+from scheduler.drafters.ngram import NgramDrafter
+from scheduler.drafters.ngram_index import NgramIndex
+from scheduler.drafters.retokenize import Retokenizer
+from scheduler.drafters.source import DraftSource
+from scheduler.drafters.spellings import LearnedSpellings
+from scheduler.messages import GenerateRequest
+
+
+def fake_request(token_ids: list[int]) -> Any:
+    return SimpleNamespace(key=1, token_ids=token_ids, prompt_length=0)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 3), st.integers(0, 40))
+def test_the_index_finds_the_latest_place_that_something_follows(tokens: list[int], size: int, cut: int) -> None:
+    index = NgramIndex(size)
+    index.update(tokens[:cut])
+    index.update(tokens)
+    run = tokens[-size:]
+    places = [end for end in range(size, len(tokens)) if tokens[end - size : end] == run]
+    assert index.find(tokens) == (places[-1] if places and len(run) == size else None)
+
+
+def test_guesses_at_text_that_cannot_be_guessed_become_rare() -> None:
+    length = AdaptiveLength(8)
+    proposed = 0
+    for _ in range(2000):
+        if not length.is_paused():
+            proposed += length.length
+            length.count(length.length, 0)
+    assert proposed < 20, "1 % of 2000 steps"
+
+
+def test_one_right_guess_restores_a_long_draft() -> None:
+    length = AdaptiveLength(8)
+    while not length.is_paused():
+        length.count(length.length, 0)
+    while length.is_paused():
+        pass
+    for _ in range(4):
+        length.count(length.length, length.length)
+    assert length.length == 8
+
+
+def test_a_repeated_run_is_continued_as_it_went_on_before() -> None:
+    request = fake_request([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4])
+    drafter = NgramDrafter(8)
+    assert drafter.propose(request, (), 3) == [5, 6, 7]
+    assert drafter.propose(request, (5,), 8) == [6, 7, 8, 9]
+    assert list(drafter.propose(fake_request([1, 2]), (), 8)) == []
+
+
+def test_forced_text_joins_the_committed_tokens(tiny: Any) -> None:
+    retokenizer = Retokenizer(tiny.tokenizer, tiny.vocabulary.visible_bytes)
+    text = '{"name":"Bob","category":"delivery"'
+    token_ids = tiny.encode(text)
+    for cut in range(len(token_ids)):
+        forced = b"".join(tiny.vocabulary.token_bytes[t] for t in token_ids[cut:])
+        assert retokenizer.spell(token_ids[:cut], forced) == tuple(token_ids[cut:])
+
+
+@given(st.data())
+def test_what_is_spelled_is_what_is_forced(tiny: Any, data: st.DataObject) -> None:
+    """Also behind tokens that no tokenizer would choose, inside characters and before unfinished ones."""
+    retokenizer = Retokenizer(tiny.tokenizer, tiny.vocabulary.visible_bytes)
+    committed = data.draw(st.lists(st.integers(0, len(tiny.vocabulary) + 3), max_size=6))
+    text = data.draw(st.text('aö日"{:, ', max_size=8)).encode()
+    begin = data.draw(st.integers(0, 2))
+    forced = text[begin : len(text) - data.draw(st.integers(0, 2))]
+    spelled = retokenizer.spell(committed, forced)
+    joined = b"".join(tiny.vocabulary.visible_bytes[t] for t in spelled)
+    assert forced.startswith(joined)
+    assert len(forced) - len(joined) < 4 or not spelled
+
+
+def test_a_character_that_is_begun_is_finished(tiny: Any) -> None:
+    token_bytes = tiny.vocabulary.token_bytes
+    first, rest = token_bytes.index(b"\xe2"), b"\x82\xac and"
+    retokenizer = Retokenizer(tiny.tokenizer, tiny.vocabulary.visible_bytes)
+    spelled = retokenizer.spell([first], rest)
+    assert b"".join(token_bytes[t] for t in spelled) == rest
+
+
+def test_the_spelling_drawn_most_of_late_is_proposed() -> None:
+    token_bytes = [b"a", b"b", b"ab", b"abc"]
+    learned = LearnedSpellings(token_bytes)
+    assert learned.get(3, b"ab") is None
+    learned.observe([3, 2], 1, b"ab")
+    learned.observe([3, 2], 1, b"ab")
+    learned.observe([3, 0, 1], 1, b"ab")
+    assert learned.get(3, b"ab") == 2
+    assert learned.get(0, b"b") == 1
+    for _ in range(3):
+        learned.observe([3, 0, 1], 1, b"ab")
+    assert learned.get(3, b"ab") == 0
+
+
+class Wrong(DraftSource):
+    """Proposes what a broken source might."""
+
+    name = "wrong"
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tokens
+
+    def propose(self, request: Any, behind: tuple[int, ...], max_tokens: int) -> Sequence[int]:
+        return self.tokens
+
+
+@pytest.mark.parametrize("tokens", [[-1], [10**9], [5] * 5000, [0, 0, 0], [1] * 9], ids=str)
+@pytest.mark.parametrize("grammar", [None, GrammarSpec(kind="regex", value="[a-f]{12}")], ids=["free", "grammar"])
+def test_a_broken_draft_leaves_plain_decoding(tiny: Any, tokens: list[int], grammar: GrammarSpec | None) -> None:
+    request = GenerateRequest(
+        request_id="a",
+        prompt_token_ids=tiny.encode("fox"),
+        sampling=SamplingParams(max_tokens=12, temperature=0.0),
+        grammar=grammar,
+    )
+    expected = tiny.engine().run([request], together=False).answers
+    run = tiny.engine(draft_model=Wrong(tokens), speculative="draft-model").run([request], together=False)
+    assert not run.errors
+    assert run.answers == expected
+
+
+@pytest.mark.parametrize("config", [{}, {"jump_forward": True, "speculative": "ngram"}], ids=["off", "on"])
+def test_unseeded_draws_have_the_exact_distribution(tiny: Any, config: dict[str, object]) -> None:
+    """One digit behind a forced text, drawn 500 times: its frequencies fit those of plain decoding."""
+    grammar = GrammarSpec(kind="regex", value="quick [0-3] fox")
+    requests = [
+        GenerateRequest(
+            request_id=f"{i}",
+            prompt_token_ids=tiny.encode("The "),
+            sampling=SamplingParams(max_tokens=24, n=50, seed=None, temperature=1.0),
+            grammar=grammar,
+        )
+        for i in range(10)
+    ]
+    run = tiny.engine(**config).run(requests, together=True)
+    texts = [b"".join(tiny.vocabulary.token_bytes[t] for t in a.token_ids) for a in run.answers.values()]
+    seen = np.array([sum(text == f"quick {digit} fox".encode() for text in texts) for digit in range(4)])
+    assert seen.sum() == 500
+    plain = tiny.engine().run(
+        [
+            GenerateRequest(
+                request_id=f"{i}",
+                prompt_token_ids=tiny.encode("The "),
+                sampling=SamplingParams(max_tokens=24, n=50, seed=1000 + i, temperature=1.0),
+                grammar=grammar,
+            )
+            for i in range(20)
+        ],
+        together=True,
+    )
+    texts = [b"".join(tiny.vocabulary.token_bytes[t] for t in a.token_ids) for a in plain.answers.values()]
+    expected = np.array([sum(text == f"quick {digit} fox".encode() for text in texts) for digit in range(4)])
+    pooled = np.stack([seen, expected])
+    outer = pooled.sum(1, keepdims=True) * pooled.sum(0, keepdims=True) / pooled.sum()
+    assert chisquare(pooled.ravel(), outer.ravel(), ddof=4).pvalue > 1e-4
