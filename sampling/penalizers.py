@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _ANY = -2  # matches whatever stands there
+_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 class _CoefficientPenalizer(_BatchedPenalizer):
@@ -69,7 +70,8 @@ class BatchedRepetitionPenalizer(_CoefficientPenalizer):
 
     @classmethod
     def _coefficient(cls, params: SamplingParams) -> float:
-        return params.repetition_penalty
+        # A factor that rounds to zero or to infinity in float32 would turn logits of -inf or zero into NaN.
+        return min(max(params.repetition_penalty, _SMALLEST), _LARGEST)
 
     def accumulate_scaling_penalties(
         self, scaling: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, in_prompt: torch.Tensor

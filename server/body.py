@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -41,14 +43,22 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     Stricter than :func:`json.loads`: NaN, Infinity, numbers beyond a double, duplicate keys, lone surrogates and
     nesting beyond ``max_depth`` are :class:`BadRequestError`.
     """
+    not_numbers: list[_NotANumber] = []
+
+    def not_a_number(text: str) -> _NotANumber:
+        not_numbers.append(_NotANumber(text))
+        return not_numbers[-1]
+
+    def finite_float(text: str) -> float | _NotANumber:
+        number = float(text)
+        return not_a_number(text) if math.isinf(number) else number
+
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequestError(f"The body is not valid UTF-8 (byte {error.start}).", code="invalid_utf8") from error
     try:
-        value = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite_float, object_pairs_hook=_unique_keys
-        )
+        value = json.loads(text, parse_constant=not_a_number, parse_float=finite_float, object_pairs_hook=_unique_keys)
     except RecursionError as error:
         raise _too_deep(max_depth) from error
     except json.JSONDecodeError as error:
@@ -64,6 +74,8 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
         _check_depth(value, max_depth)
     if b"\\ud" in body or b"\\uD" in body:
         _check_surrogates(value)
+    if not_numbers:
+        _check_numbers(value)
     return value
 
 
@@ -101,15 +113,19 @@ def _too_deep(max_depth: int) -> BadRequestError:
     return BadRequestError(f"The body is nested deeper than {max_depth} levels.", code="invalid_json")
 
 
-def _refuse_constant(name: str) -> Any:
-    raise BadRequestError(f"The body is not valid JSON: {name} is not a JSON number.", code="invalid_json")
+@dataclass(frozen=True)
+class _NotANumber:
+    """Stands where NaN, an infinity or a number beyond a double was written, until its field is known."""
+
+    text: str
 
 
-def _finite_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise BadRequestError(f"The number {text[:40]} is too large.", code="invalid_json")
-    return number
+def _check_numbers(value: dict[str, Any]) -> None:
+    for path, node in _walk(value):
+        if isinstance(node, _NotANumber):
+            reason = "too large" if node.text[-1].isdigit() else "not a JSON number"
+            message = f"The body is not valid JSON: {node.text[:40]} in '{path[:100]}' is {reason}."
+            raise BadRequestError(message, param=path[:100], code="invalid_json")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -140,15 +156,22 @@ def _check_depth(value: dict[str, Any], max_depth: int) -> None:
 
 def _check_surrogates(value: dict[str, Any]) -> None:
     """An escape such as ``\\ud800`` parses, but the string it gives cannot be encoded again."""
-    pending: list[tuple[str, Any]] = [("", value)]
-    while pending:
-        path, node = pending.pop()
+    for path, node in _walk(value):
         if isinstance(node, str):
             _check_string(path, node)
         elif isinstance(node, dict):
-            for key, child in node.items():
+            for key in node:
                 _check_string(path, key)
-                pending.append((f"{path}.{key}" if path else key, child))
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value inside ``value``, itself included, with its path."""
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        path, node = pending.pop()
+        yield path, node
+        if isinstance(node, dict):
+            pending.extend((f"{path}.{key}" if path else key, child) for key, child in node.items())
         elif isinstance(node, list):
             pending.extend((f"{path}[{index}]", child) for index, child in enumerate(node))
 

@@ -160,7 +160,10 @@ def sampling_params(
     try:
         validate_sampling_params(params, vocab_size=vocab_size)
     except SamplingParamsError as error:
-        raise BadRequestError(str(error), param=error.param, code="invalid_value") from error
+        message, param = str(error), error.param
+        if param == "min_tokens" and fields.min_tokens is None:  # the client knows it by its other name
+            message, param = message.replace("'min_tokens'", "'min_new_tokens'"), "min_new_tokens"
+        raise BadRequestError(message, param=param, code="invalid_value") from error
     return params
 
 
@@ -212,7 +215,9 @@ def _logit_bias(biases: dict[str, float], vocab_size: int, config: HttpConfig) -
         )
     by_id: dict[int, float] = {}
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 11 and int(key) < vocab_size):
+        # One spelling for each id: "7" and "07" in one object would be two biases of one token.
+        is_id = key.isascii() and key.isdigit() and len(key) < 11 and str(int(key)) == key
+        if not is_id or int(key) >= vocab_size:
             raise BadRequestError(
                 f"'logit_bias' has the key {key[:40]!r}; keys are token ids from 0 to {vocab_size - 1}.",
                 param="logit_bias",

@@ -101,6 +101,8 @@ async def create_completion(request: Request) -> Response:
 
 def _check(body: CompletionRequest, context: ServerContext) -> int:
     """Contradictions between fields; returns how many choices of each prompt to generate."""
+    if body.n > context.config.max_choices:
+        raise BadRequestError(f"'n' is {body.n}; the largest allowed is {context.config.max_choices}.", param="n")
     best_of = body.best_of if body.best_of is not None else body.n
     if best_of < body.n:
         raise BadRequestError(f"'best_of' is {best_of}, less than 'n', {body.n}.", param="best_of")
