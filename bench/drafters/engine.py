@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from tokenizers import Tokenizer
 
 from constrained.auto import AutoGrammarBackend
-from constrained.base import InvalidGrammarObject
+from constrained.base import BaseGrammarObject, InvalidGrammarObject
 from constrained.config import GrammarConfig, JsonWhitespace
 from constrained.environment import GrammarEnvironment
 from constrained.masks import GrammarMasks
 from constrained.reasoner import ReasonerGrammarBackend
+from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
 from constrained.vocabulary import Vocabulary
 from model_runner.runner import ModelRunner
@@ -102,6 +103,7 @@ class Engine:
             GrammarMasks(environment, slots, runner.device),
             overlap=False,
         )
+        self.grammars = InlineGrammars(environment)
         pages = runner.num_pages if num_pages is None else num_pages
         self._connection = _Connection()
         self.drafter = build_drafter(config, tokenizer, vocabulary.visible_bytes, runner.vocab_size, draft_model)
@@ -113,7 +115,7 @@ class Engine:
             page_size=runner.page_size,
             eos_token_ids=eos_token_ids,
             token_bytes=vocabulary.visible_bytes,
-            grammar_manager=_Grammars(environment),  # type: ignore[arg-type]
+            grammar_manager=self.grammars,  # type: ignore[arg-type]
             drafter=self.drafter,
         )
 
@@ -181,26 +183,28 @@ class _Connection:
         pass
 
 
-class _Grammars:
+class InlineGrammars:
     """Compiles at once and keeps what it compiled: compile time is no part of what is measured here."""
 
     def __init__(self, environment: GrammarEnvironment) -> None:
         self.metrics = GrammarMetrics()
         self._backend = AutoGrammarBackend(environment)
         self._reasoner = ReasonerGrammarBackend(self._backend)
-        self._compiled: dict[object, object] = {}
+        self._compiled: dict[GrammarSpec, BaseGrammarObject] = {}
+
+    def fresh(self, spec: GrammarSpec) -> BaseGrammarObject:
+        if spec not in self._compiled:
+            self._compiled[spec] = self._backend._init_value_dispatch(spec)
+        return self._compiled[spec].copy()
 
     def process_req_with_grammar(self, req: RequestGroup) -> bool:
         spec = req.grammar_spec
         if spec is None:
             raise ValueError("a request without a grammar asks for none")
-        grammar = self._compiled.get(spec)
-        if grammar is None:
-            grammar = self._compiled[spec] = self._backend._init_value_dispatch(spec)
-        if isinstance(grammar, InvalidGrammarObject):
-            req.grammar_error = grammar.error
+        fresh = self.fresh(spec)
+        if isinstance(fresh, InvalidGrammarObject):
+            req.grammar_error = fresh.error
             return False
-        fresh = grammar.copy()  # type: ignore[attr-defined]
         req.grammar = fresh if req.reasoning is None else self._reasoner.wrap(fresh, req.reasoning)
         return False
 
