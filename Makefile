@@ -10,7 +10,7 @@ TEST_FLAGS ?=
 # Without an NVIDIA GPU torch is pinned, so that its newest CUDA build is not fetched for nothing.
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
-.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http \
+.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http bench-drafters \
   docs clean
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-step     milliseconds per part of a step"
 	@echo "make bench-sampling milliseconds per sampling feature"
 	@echo "make bench-grammar  compiling grammars and filling masks (with CORPORA=FOLDER also what schemas of others get)"
+	@echo "make bench-drafters whether drafts leave answers as they are, and what they bring"
 	@echo "make bench-http     CPU time of the HTTP process per streamed token (BENCH_FLAGS go to any of these)"
 	@echo "make docs           write the generated parts of docs/"
 
@@ -76,6 +77,9 @@ bench-grammar: install-dev
 ifdef CORPORA
 	$(BIN)/python -m bench.grammar_corpora
 endif
+
+bench-drafters: install-dev
+	$(BIN)/python -m bench.drafters $(BENCH_FLAGS)
 
 bench-http: install-dev
 	$(BIN)/python -m bench.http_overhead $(BENCH_FLAGS)
