@@ -27,6 +27,7 @@ from scheduler.messages import (
     FromScheduler,
     GenerateRequest,
     GetStats,
+    GrammarReport,
     Hello,
     PromptLogprobs,
     Rejected,
@@ -59,6 +60,8 @@ class Behaviour:
     tokens_per_step: int = 1
     """More than one is what accepted drafts look like."""
     reject: ErrorInfo | None = None
+    grammar: GrammarReport | None = None
+    """Told of every admitted request that brings a grammar."""
     fail_after: int | None = None
     """Tokens after which a request ends with :class:`Failed`."""
     is_silent: bool = False
@@ -177,7 +180,8 @@ class FakeScheduler:
         if behaviour.reject is not None:
             _send(socket, client, Rejected(request_id=request.request_id, error=behaviour.reject))
             return
-        _send(socket, client, Admitted(request_id=request.request_id))
+        grammar = behaviour.grammar if request.grammar is not None else None
+        _send(socket, client, Admitted(request_id=request.request_id, grammar=grammar))
         if request.sampling.prompt_logprobs is not None:
             _send(socket, client, self._prompt_logprobs(request))
         for index in range(request.sampling.n):

@@ -13,7 +13,16 @@ from scheduler.config import SchedulerConfig
 from scheduler.connection import Connection
 from scheduler.interfaces import Drafter
 from scheduler.live_requests import LiveRequests
-from scheduler.messages import PROTOCOL_VERSION, Admitted, ErrorInfo, GenerateRequest, Hello, Rejected, SchedulerReady
+from scheduler.messages import (
+    PROTOCOL_VERSION,
+    Admitted,
+    ErrorInfo,
+    GenerateRequest,
+    GrammarReport,
+    Hello,
+    Rejected,
+    SchedulerReady,
+)
 from scheduler.request import RequestGroup, make_choices, make_group
 
 if TYPE_CHECKING:
@@ -161,4 +170,20 @@ class Intake:
             for request in choices:
                 request.may_draft = self._drafter.may_draft(request)
         self._live.start(choices)
-        self._connection.send(group.client, Admitted(request_id=group.message.request_id))
+        report = _report(group) if group.message.grammar is not None else None
+        self._connection.send(group.client, Admitted(request_id=group.message.request_id, grammar=report))
+
+
+def _report(group: RequestGroup) -> GrammarReport | None:
+    stats = group.grammar.grammar_stats if group.grammar is not None else None
+    if stats is None:
+        return None
+    return GrammarReport(
+        backend=stats.backend,
+        queue_seconds=stats.queue_seconds,
+        compile_seconds=stats.compile_seconds,
+        is_cache_hit=stats.is_cache_hit,
+        joined_compile=stats.joined_compile,
+        size_bytes=stats.size_bytes,
+        unenforced=stats.unenforced,
+    )

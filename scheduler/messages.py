@@ -104,10 +104,28 @@ class SchedulerReady(_Message, frozen=True, kw_only=True):
     weight_bytes: int
 
 
+class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a request came by its grammar."""
+
+    backend: str | None
+    """The engine that serves it."""
+    queue_seconds: float
+    """From arrival until the grammar was ready; 0 for a known one."""
+    compile_seconds: float
+    is_cache_hit: bool
+    joined_compile: bool
+    """Whether it shared the compile of an earlier request."""
+    size_bytes: int
+    unenforced: tuple[str, ...] = ()
+    """JSON pointers of keywords that nothing enforces, of a lenient request."""
+
+
 class Admitted(_Message, frozen=True, kw_only=True):
     """The request is valid and queued or running; its status line may be sent."""
 
     request_id: str
+    grammar: GrammarReport | None = None
+    """``None`` for free text."""
 
 
 class Rejected(_Message, frozen=True, kw_only=True):

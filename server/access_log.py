@@ -24,12 +24,25 @@ def log_request(record: RequestRecord, duration: float, *, is_probe: bool) -> No
         "prompt_tokens": record.prompt_tokens,
         "completion_tokens": None if record.prompt_tokens is None else record.completion_tokens,
         "ttft_ms": None if to_first_token is None else round(1000 * to_first_token, 1),
+        **_grammar_fields(record),
         "duration_ms": round(1000 * duration, 1),
         "error": None if record.error is None else record.error[:300],
     }
     known = {name: value for name, value in fields.items() if value is not None}
     is_expected = 200 <= record.status < 300 or record.status == 503
     logger.log(logging.DEBUG if is_probe and is_expected else logging.INFO, "request", extra={"fields": known})
+
+
+def _grammar_fields(record: RequestRecord) -> dict[str, Any]:
+    grammar = record.grammar
+    if grammar is None:
+        return {}
+    source = "cache" if grammar.is_cache_hit else "joined" if grammar.joined_compile else "compiled"
+    return {
+        "grammar": grammar.backend,
+        "grammar_from": source,
+        "grammar_wait_ms": round(1000 * grammar.queue_seconds, 1),
+    }
 
 
 class _JsonFormatter(logging.Formatter):

@@ -251,7 +251,7 @@ class EngineClient:
         if submission is None:
             return  # its client has left
         if isinstance(message, Admitted):
-            submission.admit(message.request_id)
+            submission.admit(message.request_id, message.grammar)
         elif isinstance(message, PromptLogprobs):
             submission.push_prompt_logprobs(message)
         else:

@@ -44,6 +44,12 @@ class Generation:
         self._last_token: list[float | None] = [None] * len(assemblers)
         self.assemblers = assemblers
 
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """JSON pointers of what the request's form asks for and nothing enforces."""
+        grammar = self._submission.grammar
+        return () if grammar is None else grammar.unenforced
+
     async def next(self) -> list[tuple[int, ChoiceDelta | PromptLogprobs]]:
         """What has come since the last call: (choice, delta) or (prompt, its log-probabilities); empty at the end.
 
@@ -145,6 +151,10 @@ async def start_generation(
         generation.close()
         raise
     context.metrics.prompt_tokens.inc(record.prompt_tokens)
+    record.grammar = submission.grammar
+    if record.grammar is not None:
+        backend = record.grammar.backend or "other"
+        context.metrics.grammar_wait.labels(backend).observe(record.grammar.queue_seconds)
     return generation
 
 

@@ -50,6 +50,13 @@ class Metrics:
             buckets=_TOKEN_SECONDS,
             registry=registry,
         )
+        self.grammar_wait = Histogram(
+            "scansion_grammar_wait_seconds",
+            "From a constrained request's arrival at the scheduler until its grammar was ready; 0 for a known one.",
+            ("backend",),
+            buckets=(0.0, *_SECONDS),
+            registry=registry,
+        )
         self.end_to_end = Histogram(
             "scansion_request_duration_seconds",
             "From the request's arrival to the end of its answer.",

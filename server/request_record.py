@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from scheduler.messages import GrammarReport
+
 _KEY = "scansion.record"
 
 
@@ -25,6 +27,8 @@ class RequestRecord:
     first_token: float | None = None
     """``time.perf_counter`` at the first token."""
     is_disconnected: bool = False
+    grammar: GrammarReport | None = None
+    """How a constrained request came by its grammar."""
 
     @property
     def seconds_to_first_token(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from scheduler.messages import ChoiceOutput, GenerateRequest, PromptLogprobs
+from scheduler.messages import ChoiceOutput, GenerateRequest, GrammarReport, PromptLogprobs
 from server.errors import ClientDisconnectedError, TimedOutError
 
 Event = ChoiceOutput | PromptLogprobs
@@ -39,6 +39,8 @@ class Submission:
         self._prompt_index = {request.request_id: index for index, request in enumerate(requests)}
         self._unfinished = {request.request_id: request.sampling.n for request in requests}
         self._unadmitted = set(self._unfinished)
+        self.grammar: GrammarReport | None = None
+        """Known once admitted."""
         self._events: list[tuple[int, Event]] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -109,8 +111,10 @@ class Submission:
 
     # called by the engine client
 
-    def admit(self, request_id: str) -> None:
+    def admit(self, request_id: str, grammar: GrammarReport | None = None) -> None:
         self._unadmitted.discard(request_id)
+        if self.grammar is None:  # the prompts of one request share theirs: what the first waited for counts
+            self.grammar = grammar
         if not self._unadmitted:
             self._wake()
 

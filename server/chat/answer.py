@@ -37,9 +37,11 @@ class ChatAnswerShape:
     reading: Reading
     include_usage: bool = False
     continuous_usage: bool = False
+    unenforced: Sequence[str] | None = None
+    """JSON pointers of what nothing enforces; ``None``: not shown, since the request did not allow any."""
 
     def header(self, kind: str) -> dict[str, Any]:
-        return {
+        header: dict[str, Any] = {
             "id": self.answer_id,
             "object": kind,
             "created": self.created,
@@ -47,6 +49,9 @@ class ChatAnswerShape:
             "system_fingerprint": self.system_fingerprint,
             "service_tier": "default",
         }
+        if self.unenforced is not None:
+            header["unenforced"] = list(self.unenforced)
+        return header
 
     def logprobs(self, placed: Sequence[PlacedLogprob]) -> dict[str, Any] | None:
         if self.num_top_logprobs is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -102,6 +103,8 @@ async def create_chat_completion(request: Request) -> Response:
         ],
         assemblers=assemblers,
     )
+    if body.lenient or generation.unenforced:
+        shape = replace(shape, unenforced=generation.unenforced)
     if body.stream:
         return EventStream(generation, ChatStreamEncoder(shape, assemblers))
     try:

@@ -37,15 +37,20 @@ class CompletionAnswerShape:
     return_token_ids: bool
     include_usage: bool = False
     continuous_usage: bool = False
+    unenforced: Sequence[str] | None = None
+    """JSON pointers of what nothing enforces; ``None``: not shown, since the request did not allow any."""
 
     def header(self) -> dict[str, Any]:
-        return {
+        header: dict[str, Any] = {
             "id": self.answer_id,
             "object": "text_completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
         }
+        if self.unenforced is not None:
+            header["unenforced"] = list(self.unenforced)
+        return header
 
     def logprobs(self, entries: Sequence[PlacedLogprob | tuple[int, int]]) -> dict[str, list[Any]] | None:
         return completion_logprobs(self.tokenizer.vocabulary, entries) if self.with_logprobs else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -89,6 +90,8 @@ async def create_completion(request: Request) -> Response:
         ],
         assemblers=assemblers,
     )
+    if body.lenient or generation.unenforced:
+        shape = replace(shape, unenforced=generation.unenforced)
     echoes = [Echo(prompt, context.tokenizer) for prompt in prompts]
     if body.stream:
         return EventStream(generation, CompletionStreamEncoder(shape, assemblers, echoes))
