@@ -36,6 +36,7 @@ from constrained.compile_protocol import (
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarCompilerCrashedError,
+    GrammarDisplacedError,
     GrammarError,
     GrammarServiceUnavailableError,
     GrammarTimeoutError,
@@ -50,6 +51,10 @@ logger = logging.getLogger(__name__)
 
 _MAX_REPLY_BYTES = 1 << 30
 _MAX_FAILED_STARTS = 3
+_DISPLACED = (
+    "compiling it was ended after {:.1f} s because every compile process was busy with slow grammars and other requests "
+    "waited; try again later, or simplify it"
+)
 
 
 @dataclass(eq=False)
@@ -66,6 +71,8 @@ class _Worker:
     pid: int | None = None
     """Unknown until the zygote has answered."""
     job: _Job | None = None
+    started: float = 0.0
+    """When it was given its job."""
     deadline: float = 0.0
     cpu_at_start: float = 0.0
     next_cpu_check: float = 0.0
@@ -147,6 +154,7 @@ class CompilePool:
         self._collect_inbox()
         self._balance()
         self._assign()
+        self._displace()
         for key, events in self._selector.select(self._next_timer()):
             if key.fileobj == self._wake_read:
                 os.read(self._wake_read, 4096)
@@ -185,12 +193,32 @@ class CompilePool:
                 if job is None:
                     return
                 worker.job = job
-                worker.deadline = time.monotonic() + self._config.timeout
+                worker.started = time.monotonic()
+                worker.deadline = worker.started + self._config.timeout
                 worker.cpu_at_start = _cpu_seconds(worker.pid)
-                worker.next_cpu_check = time.monotonic() + self._config.normal_priority_seconds
+                worker.next_cpu_check = worker.started + self._config.normal_priority_seconds
                 worker.to_send += frame(CompileJob(job.spec))
                 self._metrics.add("grammar_compiles_total")
                 self._send(worker)
+
+    def _displace(self) -> None:
+        """Where slow compiles hold every place, the one that has run longest makes room for a request that waits.
+
+        Without this as many endless compiles as there are places would hold up everyone else until their deadline.
+        """
+        if len(self._workers) < self._config.max_compile_workers:
+            return
+        num_coming = sum(worker.job is None for worker in self._workers.values())  # new ones and replaced ones
+        num_wanted = sum(not job.future.cancelled() for job in self._waiting) - num_coming
+        latest = time.monotonic() - self._config.displace_after_seconds
+        slow = sorted(self._slow_workers(), key=lambda worker: worker.started)
+        for worker in slow[: max(0, num_wanted)]:
+            if worker.started <= latest:
+                self._metrics.add("grammar_compiles_displaced_total")
+                self._kill(worker, GrammarDisplacedError(_DISPLACED.format(time.monotonic() - worker.started)))
+
+    def _slow_workers(self) -> list[_Worker]:
+        return [w for w in self._workers.values() if w.job is not None and w.is_demoted and not w.is_doomed]
 
     def _next_job(self) -> _Job | None:
         while self._waiting:
@@ -205,6 +233,9 @@ class CompilePool:
         if self._zygote.control is None:
             return max(0.0, self._zygote.next_start - now)
         times = [w.deadline for w in busy] + [w.next_cpu_check for w in busy if not w.is_demoted]
+        if self._waiting:
+            ripe = [worker.started + self._config.displace_after_seconds for worker in self._slow_workers()]
+            times += [moment for moment in ripe if moment > now]  # what is ripe waits for places that are coming
         return max(0.0, min(times) - now) if times else None
 
     def _check_jobs(self) -> None:

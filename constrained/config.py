@@ -22,6 +22,8 @@ class GrammarConfig:
     """Warm processes that wait for a grammar."""
     max_compile_workers: int = 8
     """Most compile processes at once: slow compiles move aside so that the warm ones stay free, up to this many."""
+    displace_after_seconds: float = 2.0
+    """How long a slow compile keeps its place when every place is taken by such and another request waits."""
     compile_memory_bytes: int = 2 << 30
     """Most memory one compile may allocate."""
     compile_threads: int = 1

@@ -56,6 +56,12 @@ class GrammarServiceUnavailableError(GrammarError):
     status = 503
 
 
+class GrammarDisplacedError(GrammarError):
+    """Compiling took long while others waited for every place to be free of such compiles."""
+
+    status = 503
+
+
 class TokenRejectedError(GrammarError):
     """A token was offered that the grammar does not allow: the caller ignored the mask."""
 

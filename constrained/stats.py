@@ -37,6 +37,7 @@ COUNTERS = (
     "grammar_timeouts_total",
     "grammar_aborts_total",
     "grammar_compiles_cancelled_total",
+    "grammar_compiles_displaced_total",
     "grammar_worker_restarts_total",
     "grammar_worker_crashes_total",
     "grammar_mask_rows_total",

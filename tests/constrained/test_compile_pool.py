@@ -20,6 +20,7 @@ from constrained.compile_zygote import _Zygote
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarCompilerCrashedError,
+    GrammarDisplacedError,
     GrammarError,
     GrammarServiceUnavailableError,
     GrammarTimeoutError,
@@ -104,6 +105,42 @@ def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: Co
         with pytest.raises(GrammarTimeoutError, match=r"response_format.*2 s"):
             future.result(10)
     assert time.monotonic() - started < 4.0
+
+
+@pytest.fixture
+def small_pool(environment_with: Callable[..., GrammarEnvironment]) -> Iterator[CompilePool]:
+    environment = environment_with(
+        timeout=60.0, max_compile_workers=3, displace_after_seconds=0.5, plugins=("grammar_fake_backends",)
+    )
+    pool = CompilePool(environment, GrammarMetrics())
+    assert pool.submit(regex("warm")).result(60).payload
+    yield pool
+    pool.shutdown()
+
+
+def test_endless_compiles_in_every_place_hold_up_nobody(small_pool: CompilePool) -> None:
+    endless = [small_pool.submit(regex(str(i), "endless")) for i in range(3)]
+    wait_until(lambda: len(small_pool.worker_pids()) == 3)
+    time.sleep(0.3)
+    before = time.monotonic()
+    assert_serves(small_pool)
+    assert time.monotonic() - before < 5.0  # the deadline is a minute away
+    with pytest.raises(GrammarDisplacedError, match="try again later") as caught:
+        next(future for future in endless if future.done()).result(0)
+    assert caught.value.status == 503
+    assert not caught.value.is_permanent
+    assert sum(future.done() for future in endless) == 1, "one place is enough for one request"
+    for future in endless:
+        future.cancel()
+    assert_serves(small_pool)
+
+
+def test_endless_compiles_keep_their_places_while_nobody_waits(small_pool: CompilePool) -> None:
+    endless = [small_pool.submit(regex(str(i), "endless")) for i in range(3)]
+    time.sleep(1.5)
+    assert not any(future.done() for future in endless)
+    for future in endless:
+        future.cancel()
 
 
 def test_a_compile_that_takes_its_time_falls_to_the_idle_class(pool: CompilePool) -> None:

@@ -76,7 +76,7 @@ def test_the_openai_client_reads_the_list(server):
 
 
 @pytest.mark.parametrize(
-    "changes, source",
+    ("changes", "source"),
     [({}, "compiled"), ({"is_cache_hit": True, "queue_seconds": 0.0}, "cache"), ({"joined_compile": True}, "joined")],
 )
 def test_the_log_line_says_where_the_grammar_came_from(server, caplog, wait_until, changes, source):
