@@ -17,6 +17,7 @@ import server.completions.router
 import server.utility.administration
 import server.utility.health
 import server.utility.models
+import server.utility.parsing
 import server.utility.tokens
 from server.auth import Auth
 from server.chat.formats import chat_formats
@@ -80,6 +81,7 @@ def create_app(context: ServerContext) -> ASGIApp:
         server.completions.router,
         server.utility.models,
         server.utility.tokens,
+        server.utility.parsing,
         server.utility.health,
         server.utility.administration,
     ):

@@ -123,6 +123,8 @@ def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
         value = ("other",)
     elif setting.name == "device":
         value = "cuda:7"
+    elif setting.name.endswith("_parser"):
+        value = {"tool_call_parser": "json", "reasoning_parser": "think"}[setting.name]
     elif isinstance(setting.default, float):
         value = setting.default * 0.5
     elif isinstance(setting.default, int):

@@ -126,7 +126,7 @@ def test_text_parts_are_joined_and_a_developer_speaks_as_system(server, role):
 def test_calls_in_the_history_reach_the_template_parsed(make_server, assets):
     from dataclasses import replace
 
-    source = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
+    source = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m | tojson }}{% endfor %}"
     server = make_server(with_assets=replace(assets, chat_template=source))
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     messages = [

@@ -1,0 +1,117 @@
+"""``POST /apply_template``, ``/parse_tool_calls`` and ``/separate_reasoning``: parts of a chat answer, on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from server.body import read_json_object
+from server.chat.prompt import encode_conversation
+from server.chat.protocol import ChatCompletionRequest
+from server.chat.spoken import call_object
+from server.chat.tool_use import tools_of
+from server.context import context_of
+from server.documentation import request_body
+from server.errors import BadRequestError
+from server.json_response import JsonResponse
+from server.reasoning.formats import reasoning_format
+from server.reasoning.splitter import ReasoningSplitter
+from server.reasoning.state import ThinkingState
+from server.tools.custom import CustomCallParser
+from server.tools.definitions import Tool, read_tools
+from server.tools.events import collect
+from server.tools.harmony import HarmonyParser
+from server.tools.registry import tool_parser
+from server.validation import List, RequestModel, validate_request
+
+router = APIRouter()
+
+
+class ParseToolCallsRequest(RequestModel):
+    text: str
+    tools: List[Tool]
+    tool_call_parser: str | None = None
+    """Unset: the served model's."""
+
+
+class SeparateReasoningRequest(RequestModel):
+    text: str
+    reasoning_parser: str | None = None
+    """Unset: the served model's."""
+    is_thinking: bool | None = None
+    """Whether the prompt had opened the thinking part, or closed it. Unset: it said nothing."""
+
+
+@router.post("/apply_template", openapi_extra=request_body(ChatCompletionRequest))
+async def apply_template(request: Request) -> Response:
+    """The prompt that a chat completions request with this body would have."""
+    context = context_of(request)
+    body = validate_request(ChatCompletionRequest, await read_json_object(request, context.config))
+    context.resolve_model(body.model)
+    conversation = await encode_conversation(context, body, context.require_ready(), tools_of(body, context))
+    return JsonResponse(
+        {
+            "prompt": context.tokenizer.protected_text.unmark(conversation.text),
+            "token_ids": conversation.token_ids,
+            "count": len(conversation.token_ids),
+            "is_thinking": conversation.thinking is ThinkingState.OPEN,
+        }
+    )
+
+
+@router.post("/parse_tool_calls", openapi_extra=request_body(ParseToolCallsRequest))
+async def parse_tool_calls(request: Request) -> Response:
+    """Words and calls of a text; a call that is malformed, or of a tool that is not offered, is words."""
+    context = context_of(request)
+    body = validate_request(ParseToolCallsRequest, await read_json_object(request, context.config))
+    kind = context.formats.tool_parser
+    if body.tool_call_parser is not None:
+        try:
+            kind = tool_parser(body.tool_call_parser)
+        except ValueError as error:
+            raise _unknown(error, "tool_call_parser") from error
+    tools = read_tools(
+        tools=body.tools,
+        tool_choice=None,
+        parallel_tool_calls=None,
+        functions=None,
+        function_call=None,
+        max_tools=context.config.max_tools,
+    )
+    inner = kind({} if tools is None else tools.functions, is_constrained=False)
+    names = frozenset[str]() if tools is None else tools.custom_names
+    parser = CustomCallParser(names, inner) if names else inner
+    answer = collect([*parser.add(body.text), *parser.finish()])
+    result: dict[str, Any] = {
+        "normal_text": answer.content,
+        "tool_calls": [call_object(call) for call in answer.calls],
+    }
+    if answer.reasoning:
+        result["reasoning_text"] = answer.reasoning
+    return JsonResponse(result)
+
+
+@router.post("/separate_reasoning", openapi_extra=request_body(SeparateReasoningRequest))
+async def separate_reasoning(request: Request) -> Response:
+    """Thinking and answer of a text."""
+    context = context_of(request)
+    body = validate_request(SeparateReasoningRequest, await read_json_object(request, context.config))
+    form = context.formats.reasoning
+    if body.reasoning_parser is not None:
+        try:
+            form = reasoning_format(body.reasoning_parser)
+        except ValueError as error:
+            raise _unknown(error, "reasoning_parser") from error
+    if form is None:
+        return JsonResponse({"reasoning_text": "", "text": body.text})
+    state = {True: ThinkingState.OPEN, False: ThinkingState.CLOSED, None: ThinkingState.UNSAID}[body.is_thinking]
+    reader = HarmonyParser({}, is_constrained=False) if form.is_harmony else ReasoningSplitter(form, state)
+    answer = collect([*reader.add(body.text), *reader.finish()])
+    return JsonResponse({"reasoning_text": answer.reasoning, "text": answer.content})
+
+
+def _unknown(error: ValueError, param: str) -> BadRequestError:
+    text = str(error)
+    return BadRequestError(f"{text[0].upper()}{text[1:]}.", param=param, code="invalid_value")
