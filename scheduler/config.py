@@ -23,6 +23,8 @@ class SchedulerConfig:
     """Longest prefix match, or first come first served."""
     prefix_cache: bool = True
 
+    heartbeat_interval: float = 5.0
+    """Seconds, at most, between two signs of life of a scheduler that is not inside a step."""
     overlap: bool = True
     """Launch a step before its predecessor's results are read, on devices that work while the CPU does not wait."""
     jump_forward: bool = True

@@ -42,6 +42,9 @@ class Connection(Protocol):
     def send(self, client: bytes, message: FromScheduler) -> None:
         """Never blocks and never raises for a client that is gone: see :meth:`vanished_clients`."""
 
+    def broadcast(self, message: FromScheduler) -> None:
+        """Send to every client."""
+
     def vanished_clients(self) -> list[bytes]:
         """Clients found gone since the last call."""
 
@@ -127,6 +130,10 @@ class RouterConnection:
         state.unsent.append(encode(message))
         self._send_unsent(client, state)
 
+    def broadcast(self, message: FromScheduler) -> None:
+        for client in list(self._clients):
+            self.send(client, message)
+
     def vanished_clients(self) -> list[bytes]:
         vanished, self._vanished = self._vanished, []
         return vanished
@@ -153,8 +160,7 @@ class RouterConnection:
             self._probes_left = _PROBES
         if self._probes_left:
             self._probes_left -= 1
-            for client in list(self._clients):
-                self.send(client, StepOutput(outputs=[]))
+            self.broadcast(StepOutput(outputs=[]))
 
     def _has_unsent(self) -> bool:
         return any(state.unsent for state in self._clients.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import multiprocessing
@@ -45,10 +46,10 @@ def run_scheduler(
 ) -> None:
     """Load the model, serve requests until SIGTERM, and exit.
 
-    ``status`` gets ``("progress", stage, fraction)`` tuples and at last ``("ready", summary)`` or
-    ``("failed", message)``; after a failure the process exits with 1. SIGTERM finishes the requests that are there
-    and refuses new ones, a second SIGTERM leaves at once; SIGINT is the parent's to handle. The process never
-    outlives its parent.
+    ``status`` gets ``("progress", stage, fraction)`` tuples, then ``("ready", summary)`` and an ``("alive",)`` every
+    few seconds, or ``("failed", message)``; after a failure the process exits with 1. SIGTERM finishes the requests
+    that are there and refuses new ones, a second SIGTERM leaves at once; SIGINT is the parent's to handle. The process
+    never outlives its parent.
     """
     _die_with_parent()
     _set_thread_environment(runner.num_threads)
@@ -160,6 +161,7 @@ def _build(
         drafter=build_drafter(
             config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes, model.vocab_size, draft_model
         ),
+        on_heartbeat=lambda: _report_alive(status),
     )
 
     def close() -> None:
@@ -185,6 +187,11 @@ def _load_draft_model(
         max_tokens=config.max_draft_tokens,
         max_batch_tokens=config.max_batch_tokens,
     )
+
+
+def _report_alive(status: multiprocessing.connection.Connection) -> None:
+    with contextlib.suppress(OSError):  # the parent is gone, and so is this process in a moment
+        status.send(("alive",))
 
 
 def _make_grammars(

@@ -56,6 +56,7 @@ class DigitsGrammar:
     """Accepts ids below ``limit``, exactly ``length`` of them; then it is terminated."""
 
     environment = GrammarEnvironment(Vocabulary(tuple(TOKEN_BYTES), frozenset({EOS})), VOCAB_SIZE, (EOS,))
+    grammar_stats = None
 
     def __init__(self, limit: int = 50, length: int = 5, accepted: Sequence[int] = ()) -> None:
         self.limit, self.length, self.accepted = limit, length, list(accepted)
@@ -309,6 +310,9 @@ class FakeConnection:
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         self.sent.append((client, message))
+
+    def broadcast(self, message: FromScheduler) -> None:
+        self.sent.append((b"everyone", message))
 
     def vanished_clients(self) -> list[bytes]:
         vanished, self.vanished = self.vanished, []

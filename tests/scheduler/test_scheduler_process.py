@@ -39,6 +39,7 @@ from scheduler.process import run_scheduler
 
 CONTEXT = multiprocessing.get_context("spawn")
 EOS = 256
+HEARTBEAT = StepOutput(outputs=[])
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +84,11 @@ class Running:
         self.socket.send(encode(message))
 
     def receive(self) -> FromScheduler:
-        assert self.socket.poll(30_000), "no answer"
-        return decode_from_scheduler(self.socket.recv())
+        while True:
+            assert self.socket.poll(30_000), "no answer"
+            message = decode_from_scheduler(self.socket.recv())
+            if message != HEARTBEAT:
+                return message
 
     def wait_until_ready(self) -> list[tuple[object, ...]]:
         stages = []
@@ -119,7 +123,7 @@ def start(model_folder: Path, endpoint: str, **options: object) -> tuple[BasePro
 @pytest.fixture(scope="module")
 def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     endpoint = f"ipc://{tmp_path_factory.mktemp('socket')}/s"
-    process, status = start(model_folder, endpoint)
+    process, status = start(model_folder, endpoint, heartbeat_interval=0.2)
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.connect(endpoint)
@@ -165,6 +169,21 @@ def test_an_idle_process_uses_no_cpu(running: Running) -> None:
     time.sleep(2)
     after = process.cpu_times()
     assert (after.user + after.system) - (before.user + before.system) < 0.1
+
+
+def test_everyone_hears_that_an_idle_process_lives(running: Running) -> None:
+    os.kill(running.process.pid, signal.SIGSTOP)
+    try:
+        while running.status.poll(0.5):
+            assert running.status.recv() == ("alive",)
+        while running.socket.poll(500):
+            running.socket.recv()
+    finally:
+        os.kill(running.process.pid, signal.SIGCONT)
+    assert running.status.poll(10), "the parent hears nothing"
+    assert running.status.recv() == ("alive",)
+    assert running.socket.poll(10_000), "the HTTP process hears nothing"
+    assert decode_from_scheduler(running.socket.recv()) == HEARTBEAT
 
 
 def test_interrupts_are_the_parents_to_handle(running: Running) -> None:
