@@ -238,10 +238,32 @@ def test_a_grammar_that_was_packed_and_unpacked_has_the_same_masks(
         unpacked.accept_token(int(legal[-1]))
 
 
+@every_form
+def test_an_xgrammar_result_and_its_text_have_the_same_masks(
+    engines, compile_here: Compile, monkeypatch: pytest.MonkeyPatch, form: tuple[str, str]
+) -> None:
+    """What compiles quickly crosses as text, the rest as xgrammar's own JSON."""
+    backend = engines.backend("xgrammar")
+    monkeypatch.setattr("constrained.xgrammar_backend._QUICK_SECONDS", float("inf"))
+    as_text = backend.serialize(compile_here(*form, "xgrammar"))
+    monkeypatch.setattr("constrained.xgrammar_backend._QUICK_SECONDS", 0.0)
+    as_result = backend.serialize(compile_here(*form, "xgrammar"))
+    assert len(as_text) < len(as_result)
+    one, other = backend.deserialize(as_text).copy(), backend.deserialize(as_result).copy()
+    for _ in range(8):
+        np.testing.assert_array_equal(mask_of(one), mask_of(other))
+        legal = legal_token_ids(one)
+        if one.is_stopped or not len(legal):
+            break
+        one.accept_token(int(legal[-1]))
+        other.accept_token(int(legal[-1]))
+
+
 @every_engine
-def test_nonsense_is_not_unpacked(engines, engine: str) -> None:
+@pytest.mark.parametrize("payload", [b"", b"\x00garbage", b"tgarbage", b"rgarbage"])
+def test_nonsense_is_not_unpacked(engines, engine: str, payload: bytes) -> None:
     with pytest.raises(GrammarError):
-        engines.backend(engine).deserialize(b"\x00garbage")
+        engines.backend(engine).deserialize(payload)
 
 
 @every_engine
