@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 _MAX_REPLY_BYTES = 1 << 30
 _MAX_FAILED_STARTS = 3
 _DISPLACED = (
-    "compiling it was ended after {:.1f} s because every compile process was busy with slow grammars and other requests "
-    "waited; try again later, or simplify it"
+    "compiling it was ended after {:.1f} s because every compile process was busy with slow grammars and other "
+    "requests waited; try again later, or simplify it"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cached_property
 from importlib.metadata import version
 
@@ -26,6 +27,9 @@ _JSON_WHITESPACE: dict[JsonWhitespace, dict[str, object]] = {
     "bounded": {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{0,{MAX_WHITESPACE_CHARACTERS}}}"},
     "any": {"whitespace_flexible": True},
 }
+
+_POSITION = re.compile(r"\b(?:at )?(\d+)\((\d+)\): ")
+_EXCERPT = re.compile(r"\s*(?:\d+ \||\^)")
 
 
 def parser_limits() -> llguidance.LLParserLimits:
@@ -151,7 +155,7 @@ class LLGuidanceBackend(BaseGrammarBackend):
         grammar = llguidance.LLMatcher.grammar_from_lark(lark)
         matcher = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=parser_limits())
         if matcher.is_error():
-            raise InvalidGrammarError(f"invalid {what}: {_reason(matcher.get_error())}")
+            raise InvalidGrammarError(f"invalid {what}: {_compile_reason(matcher.get_error())}")
         return LLGuidanceObject(self.environment, matcher, lark)
 
 
@@ -166,6 +170,13 @@ class _ByteTokenizer:
 
     def __call__(self, text: bytes) -> list[int]:
         return []
+
+
+def _compile_reason(error: str) -> str:
+    """llguidance's message without its excerpt, and with the client's own line: one of ours stands above it."""
+    lines = [line for line in error.splitlines() if not _EXCERPT.match(line)]
+    text = _POSITION.sub(lambda m: f"line {max(1, int(m[1]) - 1)}, column {m[2]}: ", "\n".join(lines), count=1)
+    return _reason(text)
 
 
 def _reason(error: str) -> str:
