@@ -106,7 +106,7 @@ def lossless(bench: Bench, options: argparse.Namespace, out: Console) -> bool:
     is_same = True
     for name, config in CONFIGS.items():
         for how in ("alone", "batch", "preempted"):
-            engine = bench.engine(config, pages=40 if how == "preempted" else None)
+            engine = bench.engine(config, pages=20 if how == "preempted" else None)
             run = engine.run(requests, together=how != "alone")
             different = sum(run.answers.get(key) != answer for key, answer in plain.answers.items())
             preemptions = engine.scheduler.planner.counters.preemptions
