@@ -68,6 +68,9 @@ class Behaviour:
     """Neither admits nor rejects."""
     is_stalled: bool = False
     """Admits, and then gives no tokens."""
+    is_frozen: bool = False
+    """Hangs: does nothing and says nothing."""
+    heartbeat_interval: float = 5.0
     cached_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     kv_cache_tokens: int = 4096
@@ -99,6 +102,7 @@ class FakeScheduler:
         self.behaviour = behaviour or Behaviour()
         self.received: list[ToScheduler] = []
         self._choices: list[_Choice] = []
+        self._clients: set[bytes] = set()
         self._context = zmq.Context()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -142,9 +146,16 @@ class FakeScheduler:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.bind(self._endpoint)
         bound.set()
-        next_step = 0.0
+        next_step = next_heartbeat = 0.0
         try:
             while not self._stopping.is_set():
+                if self.behaviour.is_frozen:
+                    time.sleep(0.005)
+                    continue
+                if time.monotonic() >= next_heartbeat:
+                    next_heartbeat = time.monotonic() + self.behaviour.heartbeat_interval
+                    for client in self._clients:
+                        _send(socket, client, StepOutput(outputs=[]))
                 wait = 20 if not self._runs() else max(0, int(1000 * (next_step - time.monotonic())))
                 while socket.poll(wait):
                     client, frame = socket.recv_multipart()
@@ -161,6 +172,7 @@ class FakeScheduler:
 
     def _take(self, socket: zmq.Socket[bytes], client: bytes, message: ToScheduler) -> None:
         self.received.append(message)
+        self._clients.add(client)
         if isinstance(message, GenerateRequest):
             self._admit(socket, client, message)
         elif isinstance(message, AbortRequest):

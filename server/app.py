@@ -49,7 +49,12 @@ def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
     template = ChatTemplate(
         assets, tokenizer.protected_text, timeout=config.template_timeout, max_chars=config.template_max_chars
     )
-    engine = EngineClient(config.endpoint, call_timeout=config.call_timeout, retry_after=config.retry_after)
+    engine = EngineClient(
+        config.endpoint,
+        call_timeout=config.call_timeout,
+        retry_after=config.retry_after,
+        scheduler_timeout=config.scheduler_timeout,
+    )
     formats = chat_formats(config, assets, tokenizer)
     return ServerContext(config, assets, tokenizer, template, engine, Metrics(), formats)
 

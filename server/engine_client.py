@@ -37,6 +37,7 @@ from scheduler.messages import (
     encode,
 )
 from server.errors import ApiError, SchedulerError, TimedOutError, UnavailableError
+from server.silence import Silence
 from server.submission import Submission
 
 logger = logging.getLogger("scansion.engine")
@@ -55,12 +56,15 @@ class EngineClient:
         Seconds a flush or a look at the counters may take.
     retry_after
         Seconds a client that came at a bad moment is told to wait.
+    scheduler_timeout
+        Seconds of silence after which a scheduler that is still there counts as gone.
     """
 
-    def __init__(self, endpoint: str, *, call_timeout: float, retry_after: int) -> None:
+    def __init__(self, endpoint: str, *, call_timeout: float, retry_after: int, scheduler_timeout: float) -> None:
         self._endpoint = endpoint
         self._call_timeout = call_timeout
         self._retry_after = retry_after
+        self._silence = Silence(scheduler_timeout)
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)  # send only to a peer that is there
@@ -87,6 +91,7 @@ class EngineClient:
         self._tasks = [
             asyncio.create_task(self._watch(monitor), name="scheduler-monitor"),
             asyncio.create_task(self._receive(), name="scheduler-receive"),
+            asyncio.create_task(self._watch_silence(), name="scheduler-silence"),
         ]
         self._socket.connect(self._endpoint)
 
@@ -194,7 +199,18 @@ class EngineClient:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._say_hello()
             elif event == zmq.EVENT_DISCONNECTED:
-                self._lost()
+                self._lost("gone", "The scheduler process ended while the request was running. Try again shortly.")
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(self._silence.interval)
+            if self._silence.is_too_long() and self.ready is not None:
+                seconds = f"{self._silence.limit:g}"
+                self._lost(
+                    f"silent for {seconds} s (--scheduler-timeout)",
+                    f"The scheduler did not answer for {seconds} seconds. Try again shortly.",
+                )
+                self._say_hello()  # answered as soon as it does something again
 
     def _say_hello(self) -> None:
         if self.ready is not None:
@@ -205,22 +221,18 @@ class EngineClient:
             return  # gone again already: the next handshake says hello
         self._hello = asyncio.get_running_loop().call_later(_HELLO_INTERVAL, self._say_hello)
 
-    def _lost(self) -> None:
+    def _lost(self, what: str, reason: str) -> None:
         if self._hello is not None:
             self._hello.cancel()
         if self.ready is not None:
-            logger.error("the scheduler is gone; %d requests end with an error", len(self._submissions))
+            logger.error("the scheduler is %s; %d requests end with an error", what, len(self._submissions))
         self.ready = None
-        self.fail_all(
-            UnavailableError(
-                "The scheduler process ended while the request was running. Try again shortly.",
-                headers={"Retry-After": str(self._retry_after)},
-            )
-        )
+        self.fail_all(UnavailableError(reason, headers={"Retry-After": str(self._retry_after)}))
 
     async def _receive(self) -> None:
         while True:
             frame = await self._socket.recv()
+            self._silence.heard()
             try:
                 message = decode_from_scheduler(frame)
             except MessageError as error:

@@ -120,6 +120,13 @@ class ServeSettings(BaseSettings):
     drain_timeout: float = _server(
         HttpConfig.drain_timeout, "How long running requests may go on after SIGTERM.", metavar="SECONDS", ge=0
     )
+    scheduler_timeout: float = _server(
+        HttpConfig.scheduler_timeout,
+        "How long the scheduler may be silent, one step included, until waiting clients get an error and /health turns "
+        "503; after four times that it is killed and started again.",
+        metavar="SECONDS",
+        gt=0,
+    )
     log_level: LogLevel = _server(HttpConfig.log_level, "Least serious log line to print.")
     log_format: LogFormat = _server(HttpConfig.log_format, "Log lines for people or for machines.")
     access_log: bool = _server(HttpConfig.access_log, "Log one line a request.")
@@ -299,6 +306,7 @@ class ServeSettings(BaseSettings):
         """What the scheduler process is told."""
         return SchedulerConfig(
             endpoint=endpoint,
+            heartbeat_interval=min(SchedulerConfig.heartbeat_interval, self.scheduler_timeout / 4),
             max_running_requests=self.max_running_requests,
             max_queued_requests=self.max_queued_requests,
             max_batch_tokens=self.max_batch_tokens,
@@ -366,6 +374,7 @@ class ServeSettings(BaseSettings):
             first_answer_timeout=max(HttpConfig.first_answer_timeout, self.grammar_timeout + 60),
             request_timeout=self.request_timeout,
             drain_timeout=self.drain_timeout,
+            scheduler_timeout=self.scheduler_timeout,
             log_level=self.log_level,
             log_format=self.log_format,
             access_log=self.access_log,

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from server.launch.status import Failed, Ready, Status, decode_status
+from server.silence import Silence
 
 Role = Literal["http", "scheduler"]
 
@@ -28,6 +29,8 @@ class ChildSpec:
     role: Role
     target: Callable[..., None]
     arguments: tuple[Any, ...]
+    silence_limit: float | None = None
+    """Seconds without a message after which the process, once ready, counts as hung. ``None``: it need not speak."""
 
 
 class Child:
@@ -38,6 +41,7 @@ class Child:
         self.is_ready = False
         self.started_at = time.monotonic()
         self.failure: str | None = None
+        self.silence = None if spec.silence_limit is None else Silence(spec.silence_limit)
         self.status, sender = _context.Pipe(duplex=False)
         self.process: BaseProcess = _context.Process(target=spec.target, args=(*spec.arguments, sender), name=spec.name)
         # A terminal sends Ctrl-C to every process of the group. The children's mask is inherited, so they never see
@@ -62,11 +66,19 @@ class Child:
                 self.status.close()
                 break
             messages.append(message)
+            if self.silence is not None:
+                self.silence.heard()
             if isinstance(message, Ready):
                 self.is_ready = True
             elif isinstance(message, Failed):
                 self.failure = message.message
         return messages
+
+    def kill_if_hung(self) -> None:
+        """Stop a process that has been silent for too long; its death is then seen like any other."""
+        if self.silence is not None and self.silence.is_too_long() and self.is_ready and self.failure is None:
+            self.failure = f"it did nothing for {self.silence.limit:g} s and was killed"
+            self.kill()
 
     def cause_of_death(self) -> str:
         """Exit code or signal in words."""

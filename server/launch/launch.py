@@ -20,6 +20,8 @@ from server.launch.supervisor import Supervisor
 from server.models import ModelAssets, ModelResolutionError, resolve
 from server.settings import ServeSettings
 
+_PATIENCE = 4  # times the silence after which clients are told, until a hung scheduler is killed
+
 
 def launch(settings: ServeSettings, console: Console) -> int:
     """Serve until a signal comes; returns one of :mod:`server.launch.exit_codes`."""
@@ -106,7 +108,13 @@ def child_specs(
         None if draft_assets is None else settings.runner_config(draft_assets),
     )
     return [
-        ChildSpec("scheduler", "scheduler", scheduler_entry, scheduler_arguments),
+        ChildSpec(
+            "scheduler",
+            "scheduler",
+            scheduler_entry,
+            scheduler_arguments,
+            silence_limit=_PATIENCE * settings.scheduler_timeout,
+        ),
         *(
             ChildSpec(f"http-{i}", "http", http_entry, (http_config, assets, listener))
             for i in range(settings.http_workers)

@@ -32,7 +32,12 @@ class Failed:
     message: str
 
 
-Status = Loading | Ready | Failed
+@dataclass(frozen=True)
+class Alive:
+    """The process still does its work: sent every few seconds."""
+
+
+Status = Loading | Ready | Failed | Alive
 
 
 class StatusPipe(Connection):
@@ -59,6 +64,8 @@ def decode_status(frame: bytes) -> Status:
             return Ready("")
         case ["ready", str(summary)]:
             return Ready(summary)
+        case ["alive"]:
+            return Alive()
         case ["failed", str(message)]:
             return Failed(message)
         case other:

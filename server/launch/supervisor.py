@@ -66,11 +66,12 @@ class Supervisor:
                 self._start(spec)
             code: int | None = None
             while code is None:
-                timeout = max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
-                wait([*self._waitables(), signals.fileno()], timeout)
+                wait([*self._waitables(), signals.fileno()], self._next_look())
                 if taken := signals.take():
                     return self._stop(signals, taken)
                 self._hear()
+                for child in self._children.values():
+                    child.kill_if_hung()
                 code = self._replace_dead()
                 self._start_due()
             return code
@@ -82,6 +83,12 @@ class Supervisor:
 
     def _waitables(self) -> list[Connection | int]:
         return [item for child in self._children.values() for item in waitables(child)]
+
+    def _next_look(self) -> float | None:
+        """Seconds until something is due although nothing happened."""
+        times = [max(0.0, due - time.monotonic()) for due in self._due.values()]
+        times += [child.silence.interval for child in self._children.values() if child.silence is not None]
+        return min(times, default=None)
 
     def _hear(self) -> None:
         for child in self._children.values():

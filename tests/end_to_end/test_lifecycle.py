@@ -27,7 +27,7 @@ def request_body(max_tokens: int, **options: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def own_server(start_server: Callable[..., Any]) -> Any:
     """A server that these tests hurt; they run in the order of the file, and the last ones end it."""
-    running = start_server("--http-workers", "2", "--kv-cache-tokens", "8192")
+    running = start_server("--http-workers", "2", "--kv-cache-tokens", "8192", "--scheduler-timeout", "5")
     saw_loading = []
     running.wait_until(lambda: saw_loading.append(running.health()) or saw_loading[-1] == 200, "becoming ready")
     running.saw_loading = saw_loading
@@ -102,6 +102,25 @@ def test_a_killed_scheduler_is_an_error_for_who_waits_and_then_restarted(
     assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
     own_server.wait_ready()
     assert "was killed by SIGKILL" in own_server.log()
+    assert own_server.post("/v1/completions", json=request_body(4)).json()["usage"]["completion_tokens"] == 4
+
+
+def test_a_scheduler_that_hangs_is_an_error_for_who_waits_and_welcome_back(
+    own_server: Any, streaming: Callable[[int], Streaming]
+) -> None:
+    waiting = streaming(4000)
+    scheduler = own_server.child("libtorch")
+    scheduler.suspend()
+    try:
+        waiting.thread.join(15)
+        assert not waiting.thread.is_alive(), "the waiting client was not told"
+        error = json.loads(waiting.events[-1].removeprefix("data: "))["error"]
+        assert "did not answer" in error["message"]
+        own_server.wait_until(lambda: own_server.health() == 503, "noticing that it hangs", seconds=10)
+    finally:
+        scheduler.resume()
+    own_server.wait_ready()
+    assert own_server.child("libtorch").pid == scheduler.pid
     assert own_server.post("/v1/completions", json=request_body(4)).json()["usage"]["completion_tokens"] == 4
 
 

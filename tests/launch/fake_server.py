@@ -46,6 +46,8 @@ def child(name: str, folder: Path, behaviour: str, connection: Connection) -> No
         if behaviour == "always crashes" or (folder / f"crash-{name}").exists():
             (folder / f"crash-{name}").unlink(missing_ok=True)
             os._exit(7)
+        if behaviour == "beats":
+            status.send(("alive",))
         time.sleep(0.01)
     while behaviour == "drains" and not (folder / "release").exists():
         time.sleep(0.01)
@@ -61,7 +63,13 @@ def main() -> int:
         (folder / "port").write_text(str(listener.getsockname()[1]))
         supervisor = Supervisor(
             [
-                ChildSpec("scheduler", "scheduler", child, ("scheduler", folder, scheduler)),
+                ChildSpec(
+                    "scheduler",
+                    "scheduler",
+                    child,
+                    ("scheduler", folder, scheduler),
+                    silence_limit=1.0 if scheduler == "beats" else None,
+                ),
                 ChildSpec("http-0", "http", child, ("http-0", folder, http)),
             ],
             listener=listener,

@@ -91,6 +91,29 @@ def test_a_killed_http_process_is_restarted(fake_server: Callable[..., FakeServe
     assert "was killed by SIGKILL" in server.text()
 
 
+def test_a_scheduler_that_hangs_is_killed_and_restarted(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="beats")
+    server.wait_for("ready")
+    old = server.pid("scheduler")
+    time.sleep(1.5)
+    assert server.pid("scheduler") == old, "one that gives signs of life is left alone"
+    os.kill(old, signal.SIGSTOP)
+    server.wait_for_new_pid("scheduler", old)
+    assert f"scheduler (process {old}) died: it did nothing for 1 s and was killed" in server.text()
+
+
+def test_a_server_that_was_stopped_as_a_whole_goes_on_as_if_nothing_was(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="beats")
+    server.wait_for("ready")
+    old = server.pid("scheduler")
+    os.killpg(server.process.pid, signal.SIGSTOP)  # as Ctrl-Z in a terminal
+    time.sleep(2.5)
+    os.killpg(server.process.pid, signal.SIGCONT)
+    time.sleep(0.5)
+    assert server.pid("scheduler") == old
+    assert "died" not in server.text()
+
+
 def test_a_process_that_keeps_crashing_ends_the_server_with_the_cause(fake_server: Callable[..., FakeServer]) -> None:
     server = fake_server(scheduler="always crashes")
     assert server.process.wait(30) == 3

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bench.fake_scheduler import Behaviour
 from scheduler.messages import Hello
 
 CHAT = "/v1/chat/completions"
@@ -63,6 +64,27 @@ def test_every_waiting_client_gets_an_error_at_once_when_the_scheduler_dies(serv
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "engine_unavailable"
     assert server.context.engine.num_requests == 0
+
+
+def test_a_scheduler_that_hangs_is_told_to_clients_and_welcomed_back(make_server, wait_until):
+    server = make_server(behaviour=Behaviour(heartbeat_interval=0.1), scheduler_timeout=0.5)
+    server.behaviour.step_seconds = 0.02
+    server.behaviour.tokens_of = lambda request, choice: [70] * 4000
+    time.sleep(1.0)
+    assert server.get("/health").status_code == 200, "an idle scheduler is not a hung one"
+    bodies = [{"messages": MESSAGES, "stream": i % 2 == 0} for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(server.post, CHAT, body) for body in bodies]
+        wait_until(lambda: server.scheduler.num_running == 4)
+        server.behaviour.is_frozen = True
+        answers = [future.result(5) for future in futures]
+    assert [answer.status_code for answer in answers] == [200, 503, 200, 503]
+    assert all("did not answer for 0.5 seconds" in answer.text for answer in answers)
+    assert server.get("/health").status_code == 503
+    assert server.post(CHAT, {"messages": MESSAGES}).status_code == 503
+    server.behaviour.is_frozen = False
+    server.wait_ready()
+    assert server.post(CHAT, {"messages": MESSAGES, "max_tokens": 3}).status_code == 200
 
 
 def test_requests_work_again_after_the_scheduler_is_restarted(server, wait_until):
