@@ -19,8 +19,6 @@ class GrammarStats:
     joined_compile: bool = False
     """Whether another request's compile of the same specification was shared."""
     size_bytes: int = 0
-    forced_tokens: int = 0
-    """Draft tokens proposed because the grammar forced them."""
     unenforced: tuple[str, ...] = ()
     """JSON pointers of keywords that nothing enforces, of a lenient request."""
 
@@ -42,7 +40,6 @@ COUNTERS = (
     "grammar_worker_crashes_total",
     "grammar_mask_rows_total",
     "grammar_mask_fill_seconds_total",
-    "grammar_forced_tokens_total",
 )
 
 

@@ -248,6 +248,7 @@ class Scheduler:
 
     def stats(self, call_id: int) -> SchedulerStats:
         pool = self.planner.pool
+        drafters = self._drafter.stats() if self._drafter is not None else {}
         return SchedulerStats(
             call_id=call_id,
             running_requests=len(self.planner.running),
@@ -262,9 +263,10 @@ class Scheduler:
             preemptions_total=self.planner.counters.preemptions,
             steps_total=self.counters.steps,
             requests_aborted_total=self._live.num_aborted,
-            drafters=self._drafter.stats() if self._drafter is not None else {},
+            drafters=drafters,
             counters={
                 "refused_frames_total": self._connection.num_refused_frames,
                 **(self._grammar_manager.metrics.snapshot() if self._grammar_manager is not None else {}),
+                "grammar_forced_tokens_total": drafters["grammar"].proposed_tokens if "grammar" in drafters else 0,
             },
         )
