@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from server.tools.json_call import JsonCallParser, read_call
 from server.tools.json_text import dump, strict_loads
-from server.tools.parser import Format
+from server.tools.parser import Format, json_arguments
 
 _WORDS = r"\s*[^\s{\[<][\s\S]*"
 """What is no call: it begins with anything but a bracket or a tag."""
@@ -32,8 +32,7 @@ class BareJsonParser(JsonCallParser):
     @classmethod
     def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
         begin = f'{{"name": {dump(name)}, "{cls.arguments_key}": '
-        content = {"type": "json_schema", "json_schema": parameters}
-        return {"type": "tag", "begin": begin, "content": content, "end": "}"}
+        return {"type": "tag", "begin": begin, "content": json_arguments(parameters), "end": "}"}
 
     @classmethod
     def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:

@@ -14,7 +14,7 @@ from typing import Any
 from server.tools.events import CallArguments, CallBegin, CallEnd, Reasoning, Text
 from server.tools.json_call import JsonCallParser, read_call
 from server.tools.json_text import JsonEnd, dump, strict_loads
-from server.tools.parser import Format
+from server.tools.parser import Format, json_arguments
 
 _MESSAGE = "<|message|>"
 _END = re.compile(r"<\|(?:end|return|call|start)\|>")
@@ -47,12 +47,7 @@ class HarmonyParser(JsonCallParser):
     @classmethod
     def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
         begin = f'{{"name": {dump(name)}, "arguments": '
-        return {
-            "type": "tag",
-            "begin": begin,
-            "content": {"type": "json_schema", "json_schema": parameters},
-            "end": "}",
-        }
+        return {"type": "tag", "begin": begin, "content": json_arguments(parameters), "end": "}"}
 
     @classmethod
     def required_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:

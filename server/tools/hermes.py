@@ -11,7 +11,7 @@ from typing import Any
 
 from server.tools.json_call import JsonCallParser
 from server.tools.json_text import dump
-from server.tools.parser import Format
+from server.tools.parser import Format, json_arguments
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
@@ -30,8 +30,7 @@ class HermesParser(JsonCallParser):
     @classmethod
     def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
         begin = f'{_OPEN}\n{{"name": {dump(name)}, "arguments": '
-        content = {"type": "json_schema", "json_schema": parameters}
-        return {"type": "tag", "begin": begin, "content": content, "end": f"}}\n{_CLOSE}"}
+        return {"type": "tag", "begin": begin, "content": json_arguments(parameters), "end": f"}}\n{_CLOSE}"}
 
     @classmethod
     def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:

@@ -13,6 +13,13 @@ Format = dict[str, Any]
 """One ``format`` of an xgrammar structural tag."""
 
 
+def json_arguments(parameters: dict[str, Any]) -> Format:
+    """Arguments as one JSON object; those of a tool without parameters are exactly ``{}``."""
+    if parameters.get("properties") == {} and parameters.get("additionalProperties") is False:
+        return {"type": "const_string", "value": "{}"}
+    return {"type": "json_schema", "json_schema": parameters}
+
+
 class UnsupportedToolError(ValueError):
     """A tool's parameters cannot be written in this format; the message says what to change."""
 
