@@ -75,7 +75,10 @@ class _Zygote:
 
     def _obey(self) -> bool:
         """Handle one order; ``False`` when the scheduler is gone."""
-        data, fds, _, _ = socket.recv_fds(self.control, MAX_CONTROL_BYTES, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(self.control, MAX_CONTROL_BYTES, 1)
+        except ConnectionResetError:
+            return False  # it left without having read what was said to it
         if not data:
             return False
         match decode_to_zygote(data):

@@ -226,6 +226,15 @@ def test_a_process_that_gets_ready_for_nobody_ends_silently(engines: AutoGrammar
     assert leaving.value.code is None
 
 
+def test_a_zygote_leaves_quietly_when_its_last_message_was_never_read(engines: AutoGrammarBackend) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    zygote = _Zygote(ours, engines)
+    zygote._say(Ready())
+    theirs.close()
+    assert zygote._obey() is False
+    ours.close()
+
+
 _ORPHAN_MAKER = """
 import os, sys
 sys.path[:] = {path!r}
