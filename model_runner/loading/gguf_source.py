@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from model_runner.loading.gguf_config import PERMUTED_ARCHITECTURES, build_confi
 from model_runner.loading.gguf_names import EXPERT_NAMES, hugging_face_name, split_block
 from model_runner.loading.source import TensorSource
 
+_LENGTH = struct.Struct("<Q")
+_LIST_HEADER = struct.Struct("<IQ")  # kind of its items, how many
 _QUERY_OR_KEY = re.compile(r"model\.layers\.\d+\.self_attn\.(q|k)_proj\.(weight|bias)")
 
 
@@ -35,7 +38,7 @@ class GgufSource(TensorSource):
         super().__init__()
         try:
             reader = self._reader = _PlainReader(path)
-        except (ValueError, IndexError, KeyError, OSError) as error:
+        except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
             raise ModelLoadError(f"{path} is not a whole GGUF file: {error}") from error
         self.architecture, self.config = build_config(reader, path)
         self._places: dict[str, _Place] = {}
@@ -78,10 +81,9 @@ class GgufSource(TensorSource):
 
 class _PlainReader(gguf.GGUFReader):
     """
-    Reads through a plain array over the mapping.
+    Reads what the runner needs, through a plain array over the mapping.
 
-    The vocabulary's hundred thousand strings are views of it, and a view of a ``numpy.memmap`` costs many times that
-    of an array: most of the time it takes to load a small model.
+    A view of a ``numpy.memmap`` costs many times that of an array.
     """
 
     @property
@@ -90,8 +92,28 @@ class _PlainReader(gguf.GGUFReader):
 
     @data.setter
     def data(self, mapping: Any) -> None:
-        self._data = np.asarray(mapping)
+        self._data: Any = np.asarray(mapping)
         self._mapping = mapping.base
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        """Step over lists: the runner needs no vocabulary, and an object for each text of it takes a second."""
+        if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order == "S":
+            return super()._get_field_parts(orig_offs, raw_type)
+        data = memoryview(self._data)
+        kind, length = _LIST_HEADER.unpack_from(data, orig_offs)
+        item = self.gguf_scalar_to_np.get(kind)
+        start = orig_offs + _LIST_HEADER.size
+        if item is not None:
+            end = start + length * np.dtype(item).itemsize
+        elif kind == gguf.GGUFValueType.STRING:
+            end = start
+            for _ in range(length):
+                end += _LENGTH.size + _LENGTH.unpack_from(data, end)[0]
+        else:
+            return super()._get_field_parts(orig_offs, raw_type)
+        if end > len(data):
+            raise ValueError("it ends within a list")
+        return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
 
     def release(self) -> None:
         """Let go of the mapping's pages; they are read again when they are needed."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from model_runner.errors import ModelLoadError
+from model_runner.loading.gguf_source import _PlainReader
 from model_runner.runner import ModelRunner
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -175,3 +176,28 @@ def test_a_cut_file_is_refused(
         path.write_bytes(content[:length])
         with pytest.raises(ModelLoadError, match="GGUF"):
             load_runner(path)
+
+
+def test_lists_of_any_kind_are_stepped_over(tmp_path: Path) -> None:
+    path = tmp_path / "lists.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_array("before", ["a", "", "é" * 300])
+    writer.add_array("numbers", [1, 2, 3])
+    writer.add_array("fractions", [0.5, 1.5])
+    writer.add_uint32("after", 7)
+    writer.add_tensor("weight", np.ones((2, 3), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ours, theirs = _PlainReader(path), gguf.GGUFReader(path)
+    assert ours.get_field("after").contents() == 7
+    assert list(ours.fields) == list(theirs.fields)
+    assert [(tensor.name, tensor.data_offset) for tensor in ours.tensors] == [
+        (tensor.name, tensor.data_offset) for tensor in theirs.tensors
+    ]
+
+
+def test_a_models_vocabulary_costs_no_object_for_each_text(smollm2_gguf: Path) -> None:
+    field = _PlainReader(smollm2_gguf).get_field("tokenizer.ggml.tokens")
+    assert len(field.parts) < 10
