@@ -27,9 +27,12 @@ class PagedCache:
         device: torch.device,
     ) -> None:
         self.zero_page = num_pages
+        # Not filled: on a CPU the system hands out memory when it is first written, which takes seconds for all of it.
         self.pages = [
-            torch.zeros(num_pages + 1, page_size, token_width(layer), dtype=dtype, device=device) for layer in layers
+            torch.empty(num_pages + 1, page_size, token_width(layer), dtype=dtype, device=device) for layer in layers
         ]
+        for pages in self.pages:
+            pages[self.zero_page].zero_()
         self._keys, self._values = [], []
         for layer, pages in zip(layers, self.pages, strict=True):
             slots = pages.view(-1, token_width(layer))

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
+from model_runner.attention.base import AttentionLayer
+from model_runner.attention.paged_cache import PagedCache
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
 from model_runner.sizing import MAX_CPU_TEXTS, count_pages, free_memory
@@ -71,3 +74,13 @@ def test_the_environment_makes_threads_wait_passively_unless_told_otherwise() ->
 def test_choosing_threads_imports_no_torch() -> None:
     program = "import sys, model_runner.threads, model_runner.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_a_pool_takes_memory_only_where_it_is_written() -> None:
+    layers = [AttentionLayer(num_heads=1, num_kv_heads=1, head_dim=64, value_dim=64, scale=1.0) for _ in range(2)]
+    before = psutil.Process().memory_info().rss
+    cache = PagedCache(layers, num_pages=2**14, page_size=16, dtype=torch.float32, device=CPU)
+    taken = psutil.Process().memory_info().rss - before
+    assert sum(pages.nbytes for pages in cache.pages) > 2**28
+    assert taken < 2**24
+    assert not cache.pages[0][cache.zero_page].any()
