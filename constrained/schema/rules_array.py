@@ -51,10 +51,12 @@ def array_body(writer: GrammarWriter, shape: ArrayShape) -> str | None:
         shape.is_unique and high not in (0, 1),
         shape.pointer,
     )
-    if trimmed.is_unique:
-        return _distinct(writer, trimmed)
-    if trimmed.contains:
-        return _counted(writer, trimmed)
+    for is_asked, write in ((trimmed.is_unique, _distinct), (bool(trimmed.contains), _counted)):
+        try:
+            if is_asked:
+                return write(writer, trimmed)
+        except UnenforceableError as error:
+            writer.solver.give_up(error)
     return _plain(writer, trimmed)
 
 

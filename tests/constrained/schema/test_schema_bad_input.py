@@ -150,6 +150,20 @@ def test_lenient_lists_what_is_not_enforced_instead_of_refusing() -> None:
     assert [notice.pointer for notice in prepared.notices] == ["/properties/a/format"]
 
 
+@pytest.mark.parametrize(
+    ("keywords", "pointer"),
+    [
+        ({"uniqueItems": True}, "/properties/a/uniqueItems"),
+        ({"uniqueItems": True, "contains": {"const": "x"}}, "/properties/a/uniqueItems"),
+    ],
+)
+def test_lenient_serves_an_array_without_what_cannot_be_counted(keywords: dict[str, Any], pointer: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, **keywords}}}
+    assert refusal("json_schema", schema).pointer == pointer
+    prepared = prepare(GrammarSpec(kind="json_schema", value=json.dumps(schema), lenient=True))
+    assert [notice.pointer for notice in prepared.notices] == [pointer]
+
+
 def test_lenient_forgives_no_mistake() -> None:
     assert refusal("json_schema", {"type": "strnig"}, lenient=True).pointer == "/type"
 
