@@ -39,8 +39,8 @@ CALLS = {
     "json": '{"name": "plan", "arguments": {"route": {"to": "X"}, "note": "a\\nb"}}',
     "llama3_json": '{"name": "plan", "parameters": {"route": {"to": "X"}, "note": "a\\nb"}}',
     "pythonic": '[plan(route={"to": "X"}, note="a\\nb")]',
-    "qwen3_coder": '<tool_call>\n<function=plan>\n<parameter=route>\n{"to": "X"}\n</parameter>\n<parameter=note>\na\nb'
-    "\n</parameter>\n</function>\n</tool_call>",
+    "qwen3_coder": '<tool_call>\n<function=plan>\n<parameter=route>\n{"to": "X"}\n</parameter>\n<parameter=note>\na'
+    "\nb\n</parameter>\n</function>\n</tool_call>",
     "harmony": '{"name": "plan", "arguments": {"route": {"to": "X"}, "note": "a\\nb"}}',
 }
 WRONG = {
