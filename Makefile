@@ -10,7 +10,7 @@ TEST_FLAGS ?=
 # Without an NVIDIA GPU torch is pinned, so that its newest CUDA build is not fetched for nothing.
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
-.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http bench-drafters \
+.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http bench-drafters bench-tools \
   docs clean
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-sampling milliseconds per sampling feature"
 	@echo "make bench-grammar  compiling grammars and filling masks (with CORPORA=FOLDER also what schemas of others get)"
 	@echo "make bench-drafters whether drafts leave answers as they are, and what they bring"
+	@echo "make bench-tools    reading calls, and whether a running server's are valid (BENCH_FLAGS='--base-url ...')"
 	@echo "make bench-http     CPU time of the HTTP process per streamed token (BENCH_FLAGS go to any of these)"
 	@echo "make docs           write the generated parts of docs/"
 
@@ -84,6 +85,10 @@ bench-drafters: install-dev
 
 bench-http: install-dev
 	$(BIN)/python -m bench.http_overhead $(BENCH_FLAGS)
+
+bench-tools: install-dev
+	$(BIN)/python -m bench.tools.parsing
+	$(BIN)/python -m bench.tools.validity $(BENCH_FLAGS)
 
 docs: install-dev
 	$(BIN)/python -m server.cli.docs docs/configuration.md

@@ -21,7 +21,7 @@ def test_every_verb_is_in_the_help() -> None:
     assert set(verbs) - explained == {"help", "install-dev", "clean"}
 
 
-@pytest.mark.parametrize("verb", ["step", "sampling", "grammar", "http", "drafters"])
+@pytest.mark.parametrize("verb", ["step", "sampling", "grammar", "http", "drafters", "tools"])
 def test_each_benchmark_passes_its_flags_on(verb: str) -> None:
     command = ["make", "--dry-run", f"bench-{verb}", "BENCH_FLAGS=--flag"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
