@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import httpx
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "add_task": {
