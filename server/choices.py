@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from constrained.vocabulary import Vocabulary
 from scheduler.messages import ChoiceOutput, Finish, TokenLogprob
@@ -18,6 +18,8 @@ class PlacedLogprob:
 
     entry: TokenLogprob
     text_offset: int
+    num_shown_bytes: int | None = None
+    """How many of its bytes stand before a stop string that begins inside the token; ``None``: all."""
 
 
 @dataclass(slots=True)
@@ -68,7 +70,8 @@ class ChoiceAssembler:
         if output.logprobs is None:
             return ChoiceDelta(text, output.token_ids, (), finish)
         self._logprobs.push(output.logprobs)
-        return ChoiceDelta(text, output.token_ids, self._logprobs.release(detokenizer.num_released), finish)
+        released = self._logprobs.release(detokenizer.num_released, is_end=finish is not None)
+        return ChoiceDelta(text, output.token_ids, released, finish)
 
 
 class _LogprobQueue:
@@ -90,14 +93,16 @@ class _LogprobQueue:
             self._num_bytes += len(counted)
             self._num_chars += len(self._decoder.decode(self._shown[entry.token_id] if in_range else b""))
 
-    def release(self, num_released: int) -> list[PlacedLogprob]:
+    def release(self, num_released: int, *, is_end: bool) -> list[PlacedLogprob]:
+        """Entries of tokens that are shown whole; at the end also of one that a stop string cuts in two."""
         released = []
         while self._pending:
             start, length, placed = self._pending[0]
-            if start > num_released or (length and start == num_released):
+            num_shown = min(num_released - start, length)
+            if num_shown < length and not (is_end and num_shown > 0):
                 break
             self._pending.popleft()
-            released.append(placed)
+            released.append(placed if num_shown == length else replace(placed, num_shown_bytes=num_shown))
         return released
 
 

@@ -17,12 +17,19 @@ def chat_logprobs(
 ) -> dict[str, Any]:
     """``choices[].logprobs`` of a chat answer.
 
-    The joined ``bytes`` are the content's UTF-8: a special token that the content does not show has none.
+    The joined ``bytes`` are the content's UTF-8: a special token that the content does not show has none, and one that
+    a stop string cuts in two has those before it.
     """
     return {
         "content": [
             {
-                **_chat_token(vocabulary, item.entry.token_id, item.entry.logprob, hide_special=skip_special_tokens),
+                **_chat_token(
+                    vocabulary,
+                    item.entry.token_id,
+                    item.entry.logprob,
+                    hide_special=skip_special_tokens,
+                    num_bytes=item.num_shown_bytes,
+                ),
                 "top_logprobs": [
                     _chat_token(vocabulary, top.token_id, top.logprob, hide_special=False)
                     for top in item.entry.top[:num_top]
@@ -86,13 +93,15 @@ def finite(logprob: float) -> float:
     return max(logprob, _LOWEST)
 
 
-def _chat_token(vocabulary: Vocabulary, token_id: int, logprob: float, *, hide_special: bool) -> dict[str, Any]:
+def _chat_token(
+    vocabulary: Vocabulary, token_id: int, logprob: float, *, hide_special: bool, num_bytes: int | None = None
+) -> dict[str, Any]:
     spelled = token_bytes(vocabulary, token_id)
     is_hidden = hide_special and token_id in vocabulary.special_ids
     return {
         "token": spelled.decode("utf-8", "replace"),
         "logprob": finite(logprob),
-        "bytes": [] if is_hidden else list(spelled),
+        "bytes": [] if is_hidden else list(spelled[:num_bytes]),
     }
 
 

@@ -10,6 +10,7 @@ from constrained.vocabulary import Vocabulary
 from scheduler.messages import ChoiceOutput, Finish, TokenLogprob, Usage
 from server.choices import ChoiceAssembler
 from server.detokenizer import make_detokenizer
+from server.logprobs import chat_logprobs
 
 PIECES = [bytes([byte]) for byte in range(256)] + [
     "é".encode(),
@@ -118,6 +119,17 @@ def test_logprobs_of_visible_tokens_join_to_the_shown_bytes(end):
     placed = ChoiceAssembler(VOCABULARY, skip_special_tokens=True).add(output(ids, 0, finish_at(end))).logprobs
     joined = b"".join(VOCABULARY.visible_bytes[item.entry.token_id] for item in placed)
     assert joined == b"abcSTOP"[:end]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_token_that_a_stop_string_cuts_in_two_has_the_bytes_before_it(streamed):
+    assembler = ChoiceAssembler(VOCABULARY, skip_special_tokens=True)
+    placed = [*assembler.add(output([65, 259], held=1)).logprobs] if streamed else []
+    assert [item.entry.token_id for item in placed] == ([65] if streamed else [])  # "bc" may still be cut off
+    placed += assembler.add(output([66] if streamed else [65, 259, 66], 0, finish_at(3))).logprobs
+    entries = chat_logprobs(VOCABULARY, placed, num_top=0, skip_special_tokens=True)["content"]
+    assert [entry["token"] for entry in entries] == ["A", "abc"]
+    assert bytes(byte for entry in entries for byte in entry["bytes"]) == b"Aab"
 
 
 def test_text_offsets_count_characters():
