@@ -24,6 +24,8 @@ Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 
 _MARGIN = np.float32(1.0)
+# Rounding of the exponents and of a pairwise sum in float32: some 4e-6 for any vocabulary below a million tokens.
+_TOTAL_ERROR = 1e-5
 _FIRST_SELECTION = 256  # how many of the most likely tokens top-p looks at first; times 8 while they do not suffice
 
 
@@ -144,22 +146,35 @@ def _filtered(logits: Float32Array, filters: _Filters, workspace: _Workspace) ->
 
 def _nucleus(logits: Float32Array, filters: _Filters, workspace: _Workspace) -> Int64Array:
     """The most likely of the ``top_k`` tokens, until their share reaches ``top_p``."""
-    wanted = min(filters.top_k, _FIRST_SELECTION)
-    if filters.top_k < len(logits):
-        wanted = filters.top_k
-        total = None
-    else:
-        total = _weights(logits, filters, workspace.weights).sum()
+    wanted = filters.top_k
+    low = high = 0.0
+    if filters.top_k >= len(logits):
+        wanted = min(filters.top_k, _FIRST_SELECTION)
+        near = filters.top_p * _total_in_float32(logits, filters, workspace)
+        low, high = near * (1.0 - _TOTAL_ERROR), near * (1.0 + _TOTAL_ERROR)
     while True:
         largest = _largest(logits, wanted, workspace)
-        weights = _weights(largest, filters, np.empty(len(largest)))
-        shares = np.cumsum(weights)
-        limit = filters.top_p * (total if total is not None else shares[-1])
-        # A token stays while the share of those before it is below the limit.
-        count = int(np.searchsorted(shares[:-1], limit, side="left")) + 1
-        if limit <= shares[-1] or wanted >= filters.top_k:
-            return _down_to(logits, largest[count - 1], count)
+        shares = np.cumsum(_weights(largest, filters, np.empty(len(largest))))
+        if filters.top_k < len(logits):
+            low = high = filters.top_p * shares[-1]
+        if high <= shares[-1] or wanted >= filters.top_k:
+            break
         wanted = min(filters.top_k, wanted * 8)
+    # A token stays while the share of those before it is below the limit.
+    fewest, most = np.searchsorted(shares[:-1], (low, high), side="left")
+    if fewest != most:
+        limit = filters.top_p * _weights(logits, filters, workspace.weights).sum()
+        fewest = np.searchsorted(shares[:-1], limit, side="left")
+    return _down_to(logits, largest[fewest], int(fewest) + 1)
+
+
+def _total_in_float32(logits: Float32Array, filters: _Filters, workspace: _Workspace) -> float:
+    """The sum of :func:`_weights`, wrong by less than :data:`_TOTAL_ERROR` of itself, in half the time."""
+    weights = workspace.noise
+    np.subtract(logits, np.float32(filters.highest), out=weights)
+    np.multiply(weights, np.float32(min(1.0 / filters.temperature, MAX_LOGIT)), out=weights)
+    np.exp(weights, out=weights)
+    return float(weights.sum())
 
 
 def _weights(logits: Float32Array, filters: _Filters, out: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

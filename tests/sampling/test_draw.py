@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from sampling_reference import ReferenceChoice, kept_tokens, probabilities
 from scipy import stats
 
+from sampling import draw_cpu
 from sampling.draw import EVERY_TOKEN, DrawParameters, draw, draw_torch
-from sampling.noise import position_keys
+from sampling.noise import gumbel, position_keys, token_bits
 from sampling.params import SamplingParams
 
 
@@ -123,6 +126,38 @@ def test_a_wide_flat_row_equals_the_definition(path: object, fields: dict[str, f
     assert drawn.tolist() == [choice.draw(logits, position) for position in range(3)]
 
 
+def test_two_tokens_too_close_for_float32_are_told_apart() -> None:
+    """The CPU path looks for possible winners in float32: it must not decide there."""
+    vocabulary, size = np.arange(64, dtype=np.uint32), 300
+    logits = np.full((size, 64), -50, np.float32)
+    params = SamplingParams(max_tokens=1)
+    noise = gumbel(token_bits(np.ascontiguousarray(parameters(params, size, seed=3).keys.T)[:, :, None], vocabulary))
+    for row, (first, second) in enumerate(noise[:, :2]):
+        logits[row, :2] = min(0.0, second - first), min(0.0, first - second)
+    scores = noise + logits
+    assert np.abs(scores[:, 0] - scores[:, 1]).max() < 2e-6
+    drawn, _ = draw(torch.from_numpy(logits), parameters(params, size, seed=3))
+    assert drawn.tolist() == scores.argmax(axis=1).tolist()
+
+
+def test_a_favourite_with_the_lowest_noise_there_is_wins_when_it_should() -> None:
+    """Near the end of its range float32 noise is wrong by a third."""
+    params, vocabulary = SamplingParams(max_tokens=1), np.arange(1 << 22, dtype=np.uint32)
+    for seed in range(40):
+        own = parameters(params, 1, seed=seed)
+        bits = token_bits(own.keys[0], vocabulary)
+        favourite = int(bits.argmax())
+        if bits[favourite] > 2**32 - 40:
+            break
+    assert bits[favourite] > 2**32 - 40
+    other = (favourite + 1) % len(vocabulary)
+    lowest, noise = gumbel(bits[[favourite, other]])
+    for lead, winner in ((0.02, favourite), (-0.02, other)):
+        logits = np.full((1, len(vocabulary)), -80, np.float32)
+        logits[0, favourite], logits[0, other] = 0.0, lowest - noise - lead
+        assert draw(torch.from_numpy(logits), own)[0].item() == winner
+
+
 @pytest.mark.parametrize("path", [draw, draw_torch], ids=["cpu", "tensors"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_broken_rows_fail_and_leave_the_others_exact(path: object, temperature: float) -> None:
@@ -136,6 +171,22 @@ def test_broken_rows_fail_and_leave_the_others_exact(path: object, temperature: 
     assert failed.tolist() == [False, True, False, True, False]
     assert drawn[[0, 2]].tolist() == alone[[0, 2]].tolist()
     assert drawn[4] == 17
+
+
+@pytest.mark.parametrize("deviation", [0.01, 1.0, 3.0])
+def test_a_nucleus_ends_where_exact_shares_end(deviation: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is looked for with a sum in float32, and decided with an exact one where that could matter."""
+    random = np.random.default_rng(7)
+    logits = (random.normal(size=(6, 20_000)) * deviation).astype(np.float32)
+    tokens = {}
+    for error in (draw_cpu._TOTAL_ERROR, math.inf):  # infinite: every sum is exact
+        monkeypatch.setattr(draw_cpu, "_TOTAL_ERROR", error)
+        workspace = draw_cpu._Workspace(20_000)
+        filters = [draw_cpu._Filters(float(row.max()), 1.0, 20_000, p, 0.0) for row in logits for p in (0.5, 0.9, 0.99)]
+        tokens[error] = [
+            draw_cpu._nucleus(logits[index // 3], own, workspace).tolist() for index, own in enumerate(filters)
+        ]
+    assert tokens[math.inf] == tokens[1e-5]
 
 
 def test_equal_logits_are_cut_lowest_id_first() -> None:
