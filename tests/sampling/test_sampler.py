@@ -284,6 +284,16 @@ def test_the_prompt_counts_for_repetition_when_asked_and_for_nothing_else() -> N
         assert state.sample(logits, [SampleRow("me", 0)]).token_ids.tolist() == [expected]
 
 
+@pytest.mark.parametrize("penalty", [1e-300, 1e300])
+def test_a_penalty_beyond_float32_breaks_no_row(penalty: float) -> None:
+    """Zero times infinity would be NaN, and end a request whose model is in order."""
+    state = new_state()
+    state.add("me", SamplingParams(max_tokens=9, repetition_penalty=penalty, penalize_prompt=True), [3, 4, 5], seed=0)
+    logits = torch.zeros(1, V)
+    logits[0, 3], logits[0, 5] = float("-inf"), -1.0
+    assert not state.sample(logits, [SampleRow("me", 0)]).failed.any()
+
+
 def test_misuse_is_an_error() -> None:
     state = new_state()
     state.add("me", SamplingParams(max_tokens=9), (), seed=0)
