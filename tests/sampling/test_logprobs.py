@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,18 @@ def test_masks_penalties_bias_and_temperature_leave_the_values_alone() -> None:
     for entry, row in zip(entries, expected, strict=False):
         assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-4)
         assert [top.token_id for top in entry.top] == row.topk(3).indices.tolist()
+
+
+@pytest.mark.parametrize("fields", [{"logit_bias": {3: 50.0}}, {"allowed_token_ids": (3,)}, {}])
+def test_where_every_row_asks_the_values_are_still_those_before_any_edit(fields: dict[str, Any]) -> None:
+    state = SamplerState(V, (0,), torch.device("cpu"))
+    state.add("me", SamplingParams(max_tokens=9, logprobs=1, temperature=0.0, **fields), (), seed=0)
+    original = random_logits(1)
+    (entry,) = state.sample(original.clone(), [SampleRow("me", 0)]).logprobs_of(0, 1) or ()
+    expected = transformers_log_softmax(original)[0]
+    assert entry.token_id == (3 if fields else int(expected.argmax()))
+    assert entry.logprob == pytest.approx(expected[entry.token_id].item(), abs=1e-4)
+    assert entry.top[0].token_id == int(expected.argmax())
 
 
 def test_prompt_logprobs_are_of_the_given_tokens() -> None:
