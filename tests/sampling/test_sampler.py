@@ -175,6 +175,16 @@ def test_the_grammar_wins_where_nothing_else_is_legal(fields: dict[str, Any]) ->
         assert masked(state, [0]) == 0
 
 
+def test_a_mask_that_forbids_only_the_vocabularys_last_token_holds() -> None:
+    """The vocabulary is no multiple of 32: the last word of the mask is a partial one."""
+    assert V % 32
+    state = new_state()
+    state.add("me", SamplingParams(max_tokens=9, temperature=0.0), (), seed=0)
+    logits = torch.zeros(1, V)
+    logits[0, -1], logits[0, 9] = 5.0, 1.0
+    assert masked(state, range(V - 1), logits) == 9
+
+
 def test_min_tokens_holds_where_the_grammar_leaves_something_else() -> None:
     state = new_state()
     state.add("me", SamplingParams(max_tokens=9, temperature=0.0, min_tokens=5), (), seed=0)
