@@ -57,9 +57,10 @@ def run_scheduler(
     try:
         scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals, draft_runner)
     except Exception as error:
+        from constrained.errors import GrammarError
         from model_runner.errors import ModelLoadError
 
-        if not isinstance(error, ModelLoadError):  # its message is all that a person needs
+        if not isinstance(error, (ModelLoadError, GrammarError)):  # their message is all that a person needs
             logger.exception("the scheduler could not start")
         status.send(("failed", str(error) or type(error).__name__))
         raise SystemExit(1) from error

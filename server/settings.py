@@ -202,7 +202,11 @@ class ServeSettings(BaseSettings):
         le=1,
     )
     num_threads: int | None = _device(
-        None, "CPU compute threads. Unset: from the cores that are there.", metavar="N", ge=1
+        None,
+        "CPU compute threads. Unset: one a core. With other busy programs on the machine, 1 or one less than the cores "
+        "can be much faster.",
+        metavar="N",
+        ge=1,
     )
 
     grammar_backend: str = _grammar(
