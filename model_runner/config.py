@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,3 +35,29 @@ class RunnerConfig:
     """Most tokens of one forward pass."""
     seed: int = 0
     """Of the dummy loader's random weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankConfig:
+    """One rank's place in its tensor-parallel group."""
+
+    rank: int
+    """0-based; rank 0 samples, and talks to the HTTP processes."""
+    size: int
+    """Ranks of the group."""
+    local_rank: int
+    """Number of this rank among those of its machine: which CUDA device it takes."""
+    host: str
+    """Address at which rank 0's machine is reached."""
+    port: int
+    """Where the ranks meet."""
+    listener: socket.socket | None = None
+    """Rank 0: a listening socket on ``port``. ``None``: somebody else serves the store there (``torchrun``)."""
+    prefix: str = ""
+    """Before every key of a store that is not the group's own."""
+    timeout: float = 60.0
+    """Seconds a collective may take before the group counts as broken."""
+    start_timeout: float = 600.0
+    """Seconds the ranks wait for each other while they start and load."""
+    checks_plans: bool = False
+    """Compare a hash of each step's plan between ranks."""
