@@ -11,13 +11,24 @@ from urllib.parse import urlsplit
 from bench.serve.workloads import SUITES, WORKLOAD_NAMES
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows a default where there is one to be read."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == "":
+            return action.help
+        if isinstance(action.default, (tuple, list)):
+            return f"{action.help} (default: {','.join(map(str, action.default))})"
+        return super()._get_help_string(action)
+
+
 def parser() -> argparse.ArgumentParser:
     """Every option, with its meaning in the help text."""
     result = argparse.ArgumentParser(
         prog="scansion bench serve",
         description="Put load on an OpenAI-compatible server and measure it. Without --base-url it starts a server of "
         "this installation on a free port for the time of the run.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     target = result.add_argument_group("servers")
     target.add_argument("--base-url", type=base_url, metavar="URL", help="a running server, with or without /v1")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.serve.arguments import count
+from bench.serve.arguments import HelpFormatter, count
 from bench.step.profile import StepDriver, StepProfileError, StepShape
 from bench.step.report import markdown, print_table, to_json
 from model_runner.config import RunnerConfig
@@ -93,15 +93,19 @@ def _parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="scansion bench step",
         description="Milliseconds per part of a step, by row count and context length, on the real model runner.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     model = result.add_argument_group("model")
     model.add_argument("--model", help="as for scansion serve; none: the default model")
-    model.add_argument("--load-format", choices=["auto", "safetensors", "gguf", "dummy"], default="auto")
-    model.add_argument("--dtype", choices=["auto", "bfloat16", "float16", "float32"], default="auto")
-    model.add_argument("--device", default="auto")
-    model.add_argument("--attention-backend", default="auto")
-    model.add_argument("--page-size", type=count, default=16)
+    model.add_argument(
+        "--load-format", choices=["auto", "safetensors", "gguf", "dummy"], default="auto", help="how weights are read"
+    )
+    model.add_argument(
+        "--dtype", choices=["auto", "bfloat16", "float16", "float32"], default="auto", help="compute type"
+    )
+    model.add_argument("--device", default="auto", help="cpu, cuda or cuda:N")
+    model.add_argument("--attention-backend", default="auto", help="attention kernels")
+    model.add_argument("--page-size", type=count, default=16, help="tokens in a KV page")
     model.add_argument("--num-threads", type=count, help="CPU compute threads; none: torch's own choice")
     steps = result.add_argument_group("steps")
     steps.add_argument("--rows", type=counts, default=(1, 8, 16, 32), metavar="N,M", help="rows of decode steps")
@@ -111,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     steps.add_argument("--steps", type=count, default=12, help="measured steps of each kind")
     steps.add_argument("--max-batch-tokens", type=count, default=512, help="prompt tokens of a prefill step")
     steps.add_argument("--structured", action="store_true", help="constrain every row by a JSON schema")
-    steps.add_argument("--seed", type=int, default=0)
+    steps.add_argument("--seed", type=int, default=0, help="of prompts and random weights")
     output = result.add_argument_group("results")
     output.add_argument("--json", metavar="FILE", help="write every step there")
     output.add_argument("--markdown", metavar="FILE", help="write the table there as Markdown; - for standard output")

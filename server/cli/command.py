@@ -115,13 +115,12 @@ def _add_models(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 def _delegate(module: str, arguments: Sequence[str]) -> int:
     try:
-        command = importlib.import_module(module)
+        code: int = importlib.import_module(module).main(list(arguments))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("bench", "server"):
             raise
         _complain("scansion", f"this command needs the package {error.name}: pip install 'scansion[bench]'")
         return 1
-    code: int = command.main(list(arguments))
     return code
 
 

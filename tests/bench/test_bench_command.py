@@ -213,3 +213,21 @@ with own_server([], start_seconds=30, command=[sys.executable, "-c", sys.argv[1]
         benchmark.send_signal(signal.SIGTERM)
         assert benchmark.wait(30) == 128 + signal.SIGTERM
     assert not server.is_running()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [(["--help"], 0, "Put load on"), (["--base-url", "http://127.0.0.1:1"], 1, "pip install 'scansion[bench]'")],
+)
+def test_an_installation_without_the_http_client_has_help_and_says_what_is_missing(
+    arguments: list[str], code: int, text: str
+) -> None:
+    program = (
+        "import sys; sys.modules['aiohttp'] = None; from server.cli.command import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "bench", "serve", *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
