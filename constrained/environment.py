@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,8 @@ class GrammarEnvironment:
     """Width of masks in tokens: the larger of the model's logits and the tokenizer."""
     eos_token_ids: tuple[int, ...]
     config: GrammarConfig = field(default_factory=GrammarConfig)
+    may_name_special_tokens: bool = False
+    """Whether a grammar may have special tokens, by id, at places of their own; text never matches them either way."""
 
     def __post_init__(self) -> None:
         if self.vocab_size < len(self.vocabulary):
@@ -42,10 +44,19 @@ class GrammarEnvironment:
 
     @cached_property
     def matchable_bytes(self) -> tuple[bytes, ...]:
-        """Bytes by id over the whole width; ``b""`` for what no grammar may ever produce: special, unused, padding."""
-        forbidden = self.vocabulary.special_ids | set(self.eos_token_ids)
-        visible = [b"" if i in forbidden else b for i, b in enumerate(self.vocabulary.token_bytes)]
+        """Bytes by id over the whole width; ``b""`` for what no grammar may ever produce: special, unused, padding.
+
+        Special tokens that a grammar may name begin with a byte that UTF-8 has no use for: no text matches them.
+        """
+        visible = [b"" if i in self.eos_token_ids else b for i, b in enumerate(self.vocabulary.token_bytes)]
+        for i in self.vocabulary.special_ids:
+            visible[i] = b"\xff" + visible[i] if self.may_name_special_tokens and visible[i] else b""
         return tuple(visible) + (b"",) * (self.vocab_size - len(visible))
+
+    @cached_property
+    def naming_special_tokens(self) -> GrammarEnvironment:
+        """The same for a grammar that names special tokens."""
+        return replace(self, may_name_special_tokens=True)
 
     @cached_property
     def unmatchable_ids(self) -> frozenset[int]:

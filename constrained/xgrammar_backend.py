@@ -29,7 +29,9 @@ class _Source(msgspec.Struct, frozen=True):
     text: str
 
 
-_TEXT, _RESULT = b"t", b"r"
+_TEXT, _RESULT, _NAMING_RESULT = b"t", b"r", b"n"
+_NAMED_TOKEN = '"type": "token"'
+"""In the JSON that :mod:`constrained.schema` writes; inside a string its quotes would be escaped."""
 _decode_source = msgspec.msgpack.Decoder(_Source).decode
 
 
@@ -131,7 +133,14 @@ class XGrammarBackend(BaseGrammarBackend):
         compile_grammar = partial(self.compiler.compile_grammar, root_rule_name=start)
         return self._compile(_Source("grammar", value), lambda text: compile_grammar(f"{text}\n{start} ::= root\n"))
 
+    @cached_property
+    def _naming(self) -> XGrammarBackend:
+        """Compiles for grammars that name special tokens."""
+        return XGrammarBackend(self.environment.naming_special_tokens)
+
     def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
+        if _NAMED_TOKEN in value and not self.environment.may_name_special_tokens:
+            return self._naming.dispatch_structural_tag(value)
         return self._compile(_Source("structural tag", value), self.compiler.compile_structural_tag)
 
     def _compile(self, source: _Source, compile_function: Callable[[str], Any]) -> BaseGrammarObject:
@@ -150,12 +159,15 @@ class XGrammarBackend(BaseGrammarBackend):
             raise TypeError(f"not a grammar of this backend: {type(compiled).__name__}")
         if compiled.source is not None:
             return _TEXT + msgspec.msgpack.encode(compiled.source)
-        return _RESULT + compiled.compiled.serialize_json().encode()
+        kind = _NAMING_RESULT if compiled.environment.may_name_special_tokens else _RESULT
+        return kind + compiled.compiled.serialize_json().encode()
 
     def deserialize(self, payload: bytes) -> BaseGrammarObject:
         kind, payload = payload[:1], payload[1:]
         if kind == _TEXT:
             return self._compile_again(payload)
+        if kind == _NAMING_RESULT and not self.environment.may_name_special_tokens:
+            return self._naming.deserialize(_NAMING_RESULT + payload)
         try:
             compiled = xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self.tokenizer_info)
         except (RuntimeError, UnicodeDecodeError) as error:
