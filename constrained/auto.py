@@ -10,10 +10,11 @@ from constrained.base import (
     BaseGrammarBackend,
     BaseGrammarObject,
     InvalidGrammarObject,
+    check_backend_name,
     refuse,
 )
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
 from constrained.outlines_backend import OutlinesBackend
 from constrained.schema import PreparedGrammar, PrepareOptions, SchemaError, prepare
@@ -26,6 +27,7 @@ _KIND_NAMES = {
     "json_schema": "JSON Schema",
     "regex": "regular expressions",
     "ebnf": "EBNF grammars",
+    "lark": "Lark grammars",
     "structural_tag": "structural tags",
 }
 
@@ -58,11 +60,8 @@ class AutoGrammarBackend(BaseGrammarBackend):
     def backend(self, name: str) -> BaseGrammarBackend:
         """The engine of that name, built on first use."""
         if name not in self._backends:
-            factory = GRAMMAR_BACKEND_REGISTRY.get(name)
-            if factory is None:
-                names = ", ".join(["auto", *GRAMMAR_BACKEND_REGISTRY])
-                raise InvalidGrammarError(f"unknown grammar backend {name!r}; there are: {names}")
-            self._backends[name] = factory(self.environment)
+            check_backend_name(name)
+            self._backends[name] = GRAMMAR_BACKEND_REGISTRY[name](self.environment)
         return self._backends[name]
 
     def warm(self) -> None:
@@ -79,7 +78,7 @@ class AutoGrammarBackend(BaseGrammarBackend):
         """
         wanted = spec.backend or self.environment.config.backend
         if wanted == "none":
-            raise InvalidGrammarError("this server runs without grammars (--grammar-backend none)")
+            raise UnsupportedGrammarError("the grammar backend 'none' serves no constraint; leave it out")
         if wanted != self.name and wanted not in BUILT_IN_BACKENDS:
             return Compiled(wanted, _valid(self.backend(wanted)._init_value_dispatch(spec)))
         options = PrepareOptions(backend=wanted, whitespace=self.environment.config.json_whitespace)
@@ -89,7 +88,7 @@ class AutoGrammarBackend(BaseGrammarBackend):
             raise InvalidGrammarError(error.message, pointer=error.pointer) from error
         notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
         if wanted not in (self.name, prepared.backend):
-            raise refuse(wanted, _KIND_NAMES[spec.kind])
+            raise refuse(wanted, _KIND_NAMES[prepared.kind])
         return Compiled(prepared.backend, _valid(self._dispatch(prepared)), notices)
 
     def _dispatch(self, prepared: PreparedGrammar) -> BaseGrammarObject:

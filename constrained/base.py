@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.errors import GrammarError, UnknownBackendError, UnsupportedGrammarError
 from constrained.grammar_object import BaseGrammarObject, InvalidGrammarObject
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.stats import GrammarMetrics
@@ -25,6 +25,7 @@ __all__ = [
     "BaseGrammarObject",
     "GrammarBackendFactory",
     "InvalidGrammarObject",
+    "check_backend_name",
     "create_grammar_backend",
     "refuse",
     "register_grammar_backend",
@@ -135,6 +136,13 @@ def register_grammar_backend(name: str, factory: GrammarBackendFactory) -> None:
     GRAMMAR_BACKEND_REGISTRY[name] = factory
 
 
+def check_backend_name(name: str) -> None:
+    """Raise :class:`UnknownBackendError` unless a server or a request may ask for this backend."""
+    if name not in ("auto", "none", *GRAMMAR_BACKEND_REGISTRY):
+        names = ", ".join(["auto", *GRAMMAR_BACKEND_REGISTRY])
+        raise UnknownBackendError(f"unknown grammar backend {name!r}; there are: {names}")
+
+
 def create_grammar_backend(
     environment: GrammarEnvironment,
     *,
@@ -159,7 +167,7 @@ def create_grammar_backend(
 
     Raises
     ------
-    InvalidGrammarError
+    UnknownBackendError
         For a name that nothing registered.
     """
     from constrained.auto import AutoGrammarBackend
@@ -180,6 +188,6 @@ def create_grammar_backend(
     return ReasonerGrammarBackend(backend)
 
 
-def refuse(backend: str, what: str) -> InvalidGrammarError:
+def refuse(backend: str, what: str) -> UnsupportedGrammarError:
     """The error of a backend that cannot take a kind of specification."""
-    return InvalidGrammarError(f"the {backend} grammar backend does not support {what}")
+    return UnsupportedGrammarError(f"the {backend} grammar backend does not support {what}")

@@ -313,9 +313,9 @@ class CompilePool:
             case CompileRefusal(is_memory=True):
                 _fail(job, self._too_large())
             case CompileRefusal(is_permanent=True):
-                _fail(job, InvalidGrammarError(reply.message, pointer=reply.pointer))
+                _fail(job, InvalidGrammarError(reply.message, pointer=reply.pointer, code=reply.code))
             case CompileRefusal():
-                _fail(job, GrammarError(reply.message, pointer=reply.pointer))
+                _fail(job, GrammarError(reply.message, pointer=reply.pointer, code=reply.code))
 
     # processes
 
@@ -362,13 +362,13 @@ class CompilePool:
         name = signal.Signals(exited.signal).name if exited.signal else "exit"
         return GrammarCompilerCrashedError(
             f"compiling this grammar ended its process ({name}): it is too complex for the grammar engine, or needs "
-            f"more than {limit >> 20} MiB; simplify response_format"
+            f"more than {limit >> 20} MiB; simplify it"
         )
 
     def _too_large(self) -> GrammarError:
         return GrammarTooLargeError(
             f"compiling this grammar needs more than {self._config.compile_memory_bytes >> 20} MiB; "
-            "simplify response_format (fewer or smaller repetitions, enums and alternatives)"
+            "simplify it (fewer or smaller repetitions, enums and alternatives)"
         )
 
     def _lose_zygote(self) -> None:
@@ -417,10 +417,7 @@ class CompilePool:
 
 
 def timeout_message(seconds: float) -> str:
-    return (
-        f"response_format: the grammar was not ready within {seconds:g} s; simplify the schema or grammar, "
-        "or raise --grammar-timeout"
-    )
+    return f"the grammar was not ready within {seconds:g} s; simplify the schema or grammar, or raise --grammar-timeout"
 
 
 def _resolve(job: _Job, result: CompileResult) -> None:

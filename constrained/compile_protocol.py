@@ -35,6 +35,7 @@ class CompileRefusal(msgspec.Struct, frozen=True, tag=True):
     message: str
     pointer: str | None
     is_permanent: bool
+    code: str | None = None
     is_memory: bool = False
 
 

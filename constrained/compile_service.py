@@ -12,11 +12,11 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, check_backend_name
 from constrained.compile_protocol import CompileResult
 from constrained.disk_cache import DiskCache, package_fingerprint
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError
+from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError, UnknownBackendError
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics, GrammarStats
 
@@ -123,11 +123,16 @@ class CompileService:
         """What can be told without a compiler."""
         limit = self._environment.config.max_spec_bytes
         try:
+            if spec.backend is not None:
+                check_backend_name(spec.backend)
+        except UnknownBackendError as error:
+            return error
+        try:
             num_bytes = len(spec.value.encode())
         except UnicodeEncodeError as error:
-            return InvalidGrammarError(f"response_format is not valid Unicode: {error.reason} at {error.start}")
+            return InvalidGrammarError(f"the constraint is not valid Unicode: {error.reason} at {error.start}")
         if num_bytes > limit:
-            return InvalidGrammarError(f"response_format is longer than {limit} bytes; make it shorter")
+            return InvalidGrammarError(f"the constraint is longer than {limit} bytes; make it shorter")
         return None
 
     def set_cache(self, spec: GrammarSpec, grammar: BaseGrammarObject) -> None:

@@ -33,7 +33,7 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
         config = backend.environment.config
         walk(compiled.grammar, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
     except GrammarError as error:
-        return CompileRefusal(error.message, error.pointer, error.is_permanent)
+        return CompileRefusal(error.message, error.pointer, error.is_permanent, error.code)
     except MemoryError:
         return CompileRefusal("", None, False, is_memory=True)
     except RecursionError:

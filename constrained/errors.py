@@ -18,11 +18,17 @@ class GrammarError(ValueError):
     """HTTP status of the answer."""
     is_permanent = False
     """Whether the same specification always fails the same way, so that the refusal may be cached."""
+    code: str | None = None
+    """What programs tell it by; ``None``: by the kind of specification that was wrong."""
+    field: str | None = None
+    """The field of the request to blame; ``None``: the one that held the specification."""
 
-    def __init__(self, message: str, *, pointer: str | None = None) -> None:
+    def __init__(self, message: str, *, pointer: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.pointer = pointer
+        if code is not None:
+            self.code = code
 
     def __str__(self) -> str:
         return f"{self.message} (at {self.pointer})" if self.pointer else self.message
@@ -34,32 +40,55 @@ class InvalidGrammarError(GrammarError):
     is_permanent = True
 
 
+class UnsupportedGrammarError(InvalidGrammarError):
+    """The specification may be right, but the engine that was asked for takes none of its kind."""
+
+    code = "unsupported"
+
+
+class UnknownBackendError(InvalidGrammarError):
+    """The request names an engine that nothing registered."""
+
+    code = "invalid_value"
+    field = "grammar_backend"
+
+
 class GrammarTimeoutError(GrammarError):
     """Compiling took longer than the deadline."""
+
+    code = "grammar_timeout"
 
 
 class GrammarTooLargeError(GrammarError):
     """Compiling needed more memory than one grammar may have."""
 
+    code = "grammar_too_large"
+
 
 class GrammarTooSlowError(GrammarError):
     """Masks of this grammar would hold up every other answer."""
 
+    code = "grammar_too_slow"
+
 
 class GrammarCompilerCrashedError(GrammarError):
     """The process that compiled this grammar died."""
+
+    code = "grammar_crashed"
 
 
 class GrammarServiceUnavailableError(GrammarError):
     """No compile process can be started, or the layer is shutting down."""
 
     status = 503
+    code = "grammar_unavailable"
 
 
 class GrammarDisplacedError(GrammarError):
     """Compiling took long while others waited for every place to be free of such compiles."""
 
     status = 503
+    code = "grammar_unavailable"
 
 
 class TokenRejectedError(GrammarError):

@@ -118,7 +118,7 @@ class GrammarManager(Generic[RequestT]):
             return False
         if self.grammar_backend is None:
             req.grammar_error = InvalidGrammarError(
-                "This server runs without grammars (--grammar-backend none); leave out response_format."
+                "this server runs without grammars (--grammar-backend none); ask for no form"
             )
             return False
         try:

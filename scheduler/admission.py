@@ -11,6 +11,14 @@ from scheduler.messages import ErrorInfo, GenerateRequest
 if TYPE_CHECKING:
     from constrained.errors import GrammarError
 
+INVALID_CODES = {
+    "json_schema": "invalid_schema",
+    "regex": "invalid_regex",
+    "ebnf": "invalid_grammar",
+    "structural_tag": "invalid_structural_tag",
+}
+"""What programs tell a constraint by that is wrong or asks for what nothing enforces."""
+
 MAX_STOP_BYTES = 64 * 1024
 """Bytes of all stop strings of a request: their automaton is built on the scheduler's loop."""
 
@@ -48,9 +56,10 @@ def queue_is_full(max_queued_requests: int) -> ErrorInfo:
 def grammar_failed(message: GenerateRequest, error: GrammarError) -> ErrorInfo:
     """The client's fault names the client's field; the server's fault does not."""
     if error.status < 500:
-        return _invalid(str(error), message.grammar_field)
+        code = error.code or (INVALID_CODES[message.grammar.kind] if message.grammar is not None else None)
+        return _invalid(str(error), error.field or message.grammar_field, code)
     text = f"The grammar could not be compiled: {error}."
-    return ErrorInfo(status=error.status, type="server_error", code="grammar_unavailable", message=text)
+    return ErrorInfo(status=error.status, type="server_error", code=error.code, message=text)
 
 
 def _check_prompt(message: GenerateRequest, limits: ServingLimits) -> ErrorInfo | None:
@@ -94,12 +103,13 @@ def _check_grammar(message: GenerateRequest, limits: ServingLimits, serves_gramm
     if reasoning is not None and not all(0 <= i < limits.vocab_size for i in reasoning.think_end_ids or (-1,)):
         return _invalid("A request that thinks needs an end-of-thinking marker of the model's tokens.", None)
     if reasoning is not None and reasoning.budget is not None and not serves_grammars:
-        return _invalid("A thinking budget needs the grammar layer (--grammar-backend none).", "thinking_budget")
+        text = "A thinking budget needs the grammar layer (--grammar-backend none)."
+        return _invalid(text, "thinking_budget", code="unsupported")
     if message.grammar is not None and not serves_grammars:
         text = "Constrained output is not enabled on this server (--grammar-backend none)."
-        return _invalid(text, message.grammar_field)
+        return _invalid(text, message.grammar_field, code="unsupported")
     return None
 
 
-def _invalid(message: str, param: str | None, code: str | None = None) -> ErrorInfo:
+def _invalid(message: str, param: str | None, code: str | None = "invalid_value") -> ErrorInfo:
     return ErrorInfo(status=400, message=message, param=param, code=code)

@@ -15,7 +15,10 @@ _ANY_OBJECT = '{"type":"object"}'
 
 def constraint_field(fields: SamplingFields) -> str:
     """The field that :func:`grammar_spec` takes the constraint from."""
-    names = ("structured_outputs", "json_schema", "regex", "ebnf", "choice")
+    if fields.structured_outputs is not None:
+        inner = (name for name, value in fields.structured_outputs if value not in (None, False))
+        return "structured_outputs." + next(inner).rstrip("_")
+    names = ("json_schema", "regex", "ebnf", "choice")
     return next((name for name in names if getattr(fields, name) is not None), "response_format")
 
 

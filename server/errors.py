@@ -43,6 +43,7 @@ class ApiError(Exception):
 class BadRequestError(ApiError):
     status = 400
     type = "invalid_request_error"
+    default_code: str | None = "invalid_value"
 
 
 class AuthenticationError(ApiError):

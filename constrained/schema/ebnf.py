@@ -27,16 +27,11 @@ _TOKEN = re.compile(
 def prepare_ebnf(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
     """See :func:`constrained.schema.prepare.prepare`.
 
-    xgrammar takes EBNF and GBNF, llguidance takes Lark; a backend named by the request gets either, as far as it reads
-    it.
+    xgrammar takes EBNF and GBNF, llguidance takes Lark, and the others when it is named.
     """
     if not spec.value.strip():
         raise SchemaError("the grammar is empty")
-    if backend == "outlines":
-        raise SchemaError("the outlines grammar backend does not support grammars")
     if _LARK.search(spec.value):
-        if backend == "xgrammar":
-            raise SchemaError("the xgrammar grammar backend does not read Lark grammars; write EBNF or GBNF")
         _check_nesting(_lark_brackets(spec.value), spec.value)
         return PreparedGrammar("llguidance", "lark", spec.value)
     text = check_ebnf(spec.value)

@@ -259,6 +259,7 @@ def test_a_grammar_that_fails_rejects_its_request_alone() -> None:
     assert harness.rejection("bad").status == 400
     assert harness.rejection("bad").message == "unclosed bracket at 3"
     assert harness.rejection("bad").param == "regex"
+    assert harness.rejection("bad").code == "invalid_" + SPEC.kind.replace("json_", "")
     assert harness.finish("free").reason == "length"
     harness.check_nothing_leaked()
 

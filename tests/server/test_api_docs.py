@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import constrained.errors
 import server.errors
+from constrained.errors import GrammarError
+from scheduler import admission
 from server.chat.protocol import ChatCompletionRequest
 from server.completions.protocol import CompletionRequest
 from server.errors import ApiError
@@ -36,3 +39,13 @@ def test_every_status_and_code_of_an_error_class_is_in_the_table():
     for kind in vars(server.errors).values():
         if isinstance(kind, type) and issubclass(kind, ApiError) and kind is not ApiError and kind.default_code:
             assert re.search(rf"\| {kind.status} \| [^|]*`{kind.default_code}`", PAGE), kind
+
+
+def test_every_code_of_a_refused_constraint_is_in_the_table():
+    kinds = [k for k in vars(constrained.errors).values() if isinstance(k, type) and issubclass(k, GrammarError)]
+    codes = {(kind.status, kind.code) for kind in kinds if kind.code} | {
+        (400, code) for code in admission.INVALID_CODES.values()
+    }
+    assert len(codes) > 8
+    for status, code in codes:
+        assert re.search(rf"\| {status} \| [^|]*`{code}`", PAGE), code

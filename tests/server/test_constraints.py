@@ -127,7 +127,9 @@ def test_the_pattern_of_choices_matches_them_and_nothing_else(choices, other):
         ({"regex": "a+"}, "regex"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "text"}, "choice": ["a"]}, "choice"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json_object": True}}, "structured_outputs.json_object"),
     ],
 )
 def test_the_scheduler_is_told_which_field_to_blame(shared_server, path, constraint, field):
