@@ -6,7 +6,7 @@ A request's live state, :class:`BaseGrammarObject`, is in :mod:`constrained.gram
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,10 @@ class BaseGrammarBackend(ABC):
 
     def warm(self) -> None:  # noqa: B027
         """Build what every compile needs, before the first one."""
+
+    def parts_to_try(self, compiled: BaseGrammarObject) -> Iterable[BaseGrammarObject]:
+        """Parts that may cost much and that a random walk through the whole seldom reaches: they are tried alone."""
+        return ()
 
     # crossing from a worker to the scheduler
 

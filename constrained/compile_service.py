@@ -100,7 +100,9 @@ class CompileService:
             return InvalidGrammarObject(self._environment, refusal), True
         with self._lock:
             entry = self._cache.get(spec)
-            if entry is not None:
+            if entry is not None and entry.grammar.is_spent:
+                del self._cache[spec]
+            elif entry is not None:
                 self.metrics.add("grammar_cache_hits_total")
                 return _fresh(entry, is_cache_hit=True), True
             future: Future[BaseGrammarObject] = Future()

@@ -31,7 +31,8 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
         engine = backend.backend(compiled.backend)
         payload = engine.serialize(compiled.grammar)
         config = backend.environment.config
-        walk(compiled.grammar, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
+        for grammar in (compiled.grammar, *engine.parts_to_try(compiled.grammar)):
+            walk(grammar, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
     except GrammarError as error:
         return CompileRefusal(error.message, error.pointer, error.is_permanent, error.code)
     except MemoryError:

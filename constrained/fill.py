@@ -51,6 +51,8 @@ def fill_rows(grammars: Sequence[BaseGrammarObject], vocab_mask: torch.Tensor, r
         )
     if llguidances:
         fill_next_token_bitmask_par(_executor(threads), [(grammar.matcher, row) for grammar, row in llguidances], words)
+        for llguidance_object, row in llguidances:
+            llguidance_object.refill(words, row)
     filled: list[tuple[BaseGrammarObject, int]] = [*xgrammars, *llguidances]
     for grammar, row in filled:
         grammar.finish_row(words[row])

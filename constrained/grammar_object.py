@@ -118,6 +118,11 @@ class BaseGrammarObject(ABC):
         """Approximate memory of the compiled grammar, shared by its copies."""
         return 0
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether something its copies share is broken, so that the specification must be compiled again."""
+        return False
+
     # masks: int32 words, bit 1 = allowed, zero beyond the vocabulary
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
 
@@ -16,7 +17,8 @@ from typing_extensions import Self
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, refuse, register_grammar_backend
 from constrained.config import MAX_WHITESPACE_CHARACTERS, JsonWhitespace
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, InvalidGrammarError
+from constrained.errors import InvalidGrammarError
+from constrained.llguidance_matcher import MatcherStart, SharingMatcher, parser_limits, reason
 
 # Forcing would narrow a mask to the one token that llguidance's tokenizer callback likes best wherever the text is
 # forced; every legal spelling stays legal here, and the drafter proposes the canonical one.
@@ -28,67 +30,66 @@ _JSON_WHITESPACE: dict[JsonWhitespace, dict[str, object]] = {
     "any": {"whitespace_flexible": True},
 }
 
+# A token on a line of its own, as this package writes them.
+_TOKEN_WITH_SET_OPERATORS = re.compile(r"(?m)^(?P<name>[A-Z]\w*): (?P<body>\(.* & .*\))$")
+_HIGHEST_COUNT = re.compile(r"(?<!\\x)\{(?:\d+,)?(\d+)\}")
+_MANY_REPETITIONS = 100
+"""Above the bound of undeclared keys, which is 64 in most of them."""
+_MAX_TRIED_TOKENS = 16
+
 _POSITION = re.compile(r"\b(?:at )?(\d+)\((\d+)\): ")
 _EXCERPT = re.compile(r"\s*(?:\d+ \||\^)")
 
 
-def parser_limits() -> llguidance.LLParserLimits:
-    """Limits of building and of every step. They bound how long one mask may take, whatever the grammar."""
-    return llguidance.LLParserLimits(
-        max_items_in_row=2000,
-        initial_lexer_fuel=5_000_000,
-        step_lexer_fuel=200_000,
-        step_max_items=50_000,
-        max_lexer_states=250_000,
-        max_grammar_size=500_000,
-        precompute_large_lexemes=True,
-        verbose_errors=False,
-    )
-
-
 class LLGuidanceObject(BaseGrammarObject):
-    """A matcher and the pristine one it was copied from."""
+    """A matcher and the start it was copied from."""
 
-    def __init__(self, environment: GrammarEnvironment, start: llguidance.LLMatcher, grammar: str) -> None:
+    def __init__(self, environment: GrammarEnvironment, start: MatcherStart, grammar: str) -> None:
         super().__init__(environment)
         self.start = start
         self.grammar = grammar
-        self.matcher = start.deep_copy()
+        self._sharing = SharingMatcher(start)
 
     @property
     def size_bytes(self) -> int:
         # The library tells no size; lexer states grow with use. Measured: some tens of KiB and up for real schemas.
         return 64 * 1024 + 16 * len(self.grammar)
 
+    @property
+    def is_spent(self) -> bool:
+        return self.start.is_spent
+
+    @property
+    def matcher(self) -> llguidance.LLMatcher:
+        """For the library's batch call; :meth:`refill` follows it."""
+        return self._sharing.matcher
+
+    def refill(self, words: npt.NDArray[np.int32], row: int) -> None:
+        """Fill a row again where the batch call, which raises nothing, failed."""
+        if self.matcher.is_error():
+            self._fill(words, row)
+
     def _accept(self, token_id: int) -> bool:
-        accepted = self.matcher.try_consume_tokens([token_id]) == 1
-        self._check()
-        return accepted
+        return self._sharing.accept(token_id)
 
     def _rollback(self, k: int) -> None:
-        if not self.matcher.rollback(k):
-            self._check()
+        self._sharing.rollback(k)
 
     def _is_accepting(self) -> bool:
-        return self.matcher.is_accepting()
+        return self._sharing.is_accepting()
 
     def _can_extend(self) -> bool:
-        return not self.matcher.is_stopped()
+        return not self._sharing.is_stopped()
 
     def _fill(self, words: npt.NDArray[np.int32], row: int) -> None:
         target = words[row]
-        self.matcher.unsafe_compute_mask_ptr(target.ctypes.data, target.nbytes)
-        self._check()
+        self._sharing.fill(target.ctypes.data, target.nbytes)
 
     def _forced_bytes(self) -> bytes:
-        return self.matcher.compute_ff_bytes()
+        return self._sharing.forced_bytes()
 
     def _copy(self) -> Self:
         return type(self)(self.environment, self.start, self.grammar)
-
-    def _check(self) -> None:
-        if self.matcher.is_error():
-            raise GrammarError(f"the grammar became too complex: {_reason(self.matcher.get_error())}")
 
 
 class LLGuidanceBackend(BaseGrammarBackend):
@@ -130,7 +131,7 @@ class LLGuidanceBackend(BaseGrammarBackend):
         try:
             lark = any_to_lark(value)
         except Exception as error:  # the translator raises bare exceptions of several kinds
-            raise InvalidGrammarError(f"invalid grammar: {_reason(str(error))}") from error
+            raise InvalidGrammarError(f"invalid grammar: {reason(str(error))}") from error
         return self.dispatch_lark(lark.replace("%llguidance {}", "", 1))
 
     def dispatch_lark(self, value: str) -> BaseGrammarObject:
@@ -143,20 +144,40 @@ class LLGuidanceBackend(BaseGrammarBackend):
     def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
         raise refuse(self.name, "structural tags")
 
+    def parts_to_try(self, compiled: BaseGrammarObject) -> Iterator[BaseGrammarObject]:
+        """Tokens whose lexer may need much: intersections and complements of long counted repetitions."""
+        if not isinstance(compiled, LLGuidanceObject):
+            raise TypeError(f"not a grammar of this backend: {type(compiled).__name__}")
+        heavy = [
+            match
+            for match in _TOKEN_WITH_SET_OPERATORS.finditer(compiled.grammar)
+            if sum(map(int, _HIGHEST_COUNT.findall(match["body"]))) > _MANY_REPETITIONS
+        ]
+        for match in heavy[:_MAX_TRIED_TOKENS]:
+            try:
+                yield self._compile("token", f"{_OPTIONS}start: {match['name']}\n{match.group()}\n")
+            except InvalidGrammarError:
+                continue  # it names tokens beside it, in a client's own grammar, and is tried as a part of that alone
+
     def serialize(self, compiled: BaseGrammarObject) -> bytes:
         if not isinstance(compiled, LLGuidanceObject):
             raise TypeError(f"not a grammar of this backend: {type(compiled).__name__}")
         return compiled.grammar.encode()
 
     def deserialize(self, payload: bytes) -> BaseGrammarObject:
-        return self._compile("grammar", payload.decode())
+        return self._compile("grammar", payload.decode(), is_serving=True)
 
-    def _compile(self, what: str, lark: str) -> BaseGrammarObject:
+    def _compile(self, what: str, lark: str, *, is_serving: bool = False) -> BaseGrammarObject:
         grammar = llguidance.LLMatcher.grammar_from_lark(lark)
-        matcher = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=parser_limits())
-        if matcher.is_error():
-            raise InvalidGrammarError(f"invalid {what}: {_compile_reason(matcher.get_error())}")
-        return LLGuidanceObject(self.environment, matcher, lark)
+        limits = parser_limits(is_serving=is_serving)
+
+        def build() -> llguidance.LLMatcher:
+            return llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=limits)
+
+        start = MatcherStart(build)
+        if start.matcher.is_error():
+            raise InvalidGrammarError(f"invalid {what}: {_compile_reason(start.matcher.get_error())}")
+        return LLGuidanceObject(self.environment, start, lark)
 
 
 class _ByteTokenizer:
@@ -176,13 +197,7 @@ def _compile_reason(error: str) -> str:
     """llguidance's message without its excerpt, and with the client's own line: one of ours stands above it."""
     lines = [line for line in error.splitlines() if not _EXCERPT.match(line)]
     text = _POSITION.sub(lambda m: f"line {max(1, int(m[1]) - 1)}, column {m[2]}: ", "\n".join(lines), count=1)
-    return _reason(text)
-
-
-def _reason(error: str) -> str:
-    """llguidance's message without its dump of the parser's state."""
-    message = error.partition("<state>")[0].strip() or "no reason given"
-    return " ".join(message.split())[:500]
+    return reason(text)
 
 
 register_grammar_backend(LLGuidanceBackend.name, LLGuidanceBackend)

@@ -179,6 +179,18 @@ def test_reset_forgets_what_is_cached(make) -> None:
     waiting(service, regex("a"))
 
 
+def test_a_cached_grammar_whose_lexer_is_spent_is_compiled_again(make) -> None:
+    service, compiler = make()
+    future = waiting(service, regex("a+"))
+    compiler.finish()
+    future.result(5).start.is_spent = True
+    future = waiting(service, regex("a+"))
+    compiler.finish()
+    assert not future.result(5).is_spent
+    assert cached(service, regex("a+")).forced_bytes() == b"a"
+    assert len(compiler.submitted) == 2
+
+
 def test_shutdown_answers_everyone_who_waits(make) -> None:
     service, _ = make()
     future = waiting(service, regex("a"))
