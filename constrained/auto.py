@@ -13,6 +13,7 @@ from constrained.base import (
     check_backend_name,
     refuse,
 )
+from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
@@ -42,6 +43,13 @@ class Compiled:
     """(JSON pointer, message) of what is not enforced."""
 
 
+def load_plugins(config: GrammarConfig) -> None:
+    """Import what registers further backends; :class:`UnknownBackendError` if the configured one is still unknown."""
+    for plugin in config.plugins:
+        importlib.import_module(plugin)
+    check_backend_name(config.backend)
+
+
 class AutoGrammarBackend(BaseGrammarBackend):
     """Chooses per specification, unless the server's configuration or the specification names a backend.
 
@@ -54,8 +62,7 @@ class AutoGrammarBackend(BaseGrammarBackend):
     def __init__(self, environment: GrammarEnvironment) -> None:
         super().__init__(environment)
         self._backends: dict[str, BaseGrammarBackend] = {}
-        for plugin in environment.config.plugins:
-            importlib.import_module(plugin)
+        load_plugins(environment.config)
 
     def backend(self, name: str) -> BaseGrammarBackend:
         """The engine of that name, built on first use."""

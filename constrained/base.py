@@ -172,7 +172,7 @@ def create_grammar_backend(
     Raises
     ------
     UnknownBackendError
-        For a name that nothing registered.
+        The configuration names a backend that nothing registered.
     """
     from constrained.auto import AutoGrammarBackend
     from constrained.compile_pool import CompilePool
@@ -182,8 +182,6 @@ def create_grammar_backend(
     if environment.config.backend == "none":
         return None
     backend = AutoGrammarBackend(environment)
-    if environment.config.backend != backend.name:
-        backend.backend(environment.config.backend)
     metrics = metrics or GrammarMetrics()
     if compiler is None:
         compiler = CompilePool(environment, metrics)

@@ -8,6 +8,7 @@ import msgspec
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 GrammarBackendName = Literal["auto", "xgrammar", "llguidance", "outlines", "none"]
+"""Those that are always there; plugins register further ones."""
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+AttentionBackendName = Literal["auto", "torch"]
 DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
 
 

@@ -117,6 +117,7 @@ def _build(
     # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
     from tokenizers import Tokenizer
 
+    from constrained.auto import load_plugins
     from constrained.vocabulary import Vocabulary
     from model_runner.runner import ModelRunner
     from sampling.sampler import SamplerState
@@ -129,6 +130,8 @@ def _build(
         raise ValueError(
             f"a step of {config.max_batch_tokens} tokens is more than the runner's {runner_config.max_batch_tokens}"
         )
+    if grammar is not None:
+        load_plugins(grammar)  # before the weights: a name that nothing registers is known at once
     vocabulary = Vocabulary.from_tokenizer_json(tokenizer_json)
     model = ModelRunner(runner_config, lambda stage, fraction: status.send(("progress", stage, fraction)))
     draft_model = None if draft_runner is None else _load_draft_model(config, draft_runner, status)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from constrained.config import GrammarConfig, JsonWhitespace
-from model_runner.config import DtypeName, LoadFormat, RunnerConfig
+from constrained.spec import GrammarBackendName
+from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, RunnerConfig
 from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
 from server.models.assets import ModelAssets
@@ -185,9 +187,7 @@ class ServeSettings(BaseSettings):
         "cpu, cuda, or cuda:N. auto: CUDA when there is one.",
         metavar="DEVICE",
     )
-    attention_backend: str = _device(
-        RunnerConfig.attention_backend, "Attention kernels. auto: the best for the device.", metavar="NAME"
-    )
+    attention_backend: AttentionBackendName = _device("auto", "Attention kernels. auto: the best for the device.")
     page_size: int = _device(
         RunnerConfig.page_size, "Tokens in a page of the KV cache.", metavar="TOKENS", ge=1, le=1024
     )
@@ -211,7 +211,8 @@ class ServeSettings(BaseSettings):
 
     grammar_backend: str = _grammar(
         GrammarConfig.backend,
-        "Engine that enforces response formats. auto: for each request one that can.",
+        "Engine that enforces response formats: xgrammar, llguidance, outlines, or what --grammar-plugins register. "
+        "auto: for each request one that can. none: no formats.",
         metavar="NAME",
     )
     grammar_timeout: float = _grammar(
@@ -281,6 +282,24 @@ class ServeSettings(BaseSettings):
     @classmethod
     def _yaml_reads_on_as_true(cls, value: object) -> object:
         return ("off", "on")[value] if isinstance(value, bool) else value
+
+    @field_validator("grammar_plugins")
+    @classmethod
+    def _are_modules(cls, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        for plugin in plugins:
+            if find_spec(plugin.partition(".")[0]) is None:  # what registers itself is imported by the scheduler alone
+                raise ValueError(f"there is no module {plugin}")
+        return plugins
+
+    @model_validator(mode="after")
+    def _grammar_backend_exists(self) -> ServeSettings:
+        built_in = get_args(GrammarBackendName)
+        if self.grammar_backend not in built_in and not self.grammar_plugins:
+            raise ValueError(
+                f"--grammar-backend: there is no {self.grammar_backend!r}; there are {', '.join(built_in)}, and what "
+                "--grammar-plugins register"
+            )
+        return self
 
     @model_validator(mode="after")
     def _draft_model_fits_speculative(self) -> ServeSettings:

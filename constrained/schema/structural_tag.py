@@ -52,8 +52,6 @@ _KNOWN = frozenset(
 
 def prepare_structural_tag(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
     """See :func:`constrained.schema.prepare.prepare`."""
-    if backend in ("llguidance", "outlines"):
-        raise SchemaError(f"the {backend} grammar backend does not support structural tags")
     document = parse_json(spec.value, options.limits, "the structural tag", exact=False)
     if not isinstance(document, dict):
         raise SchemaError("a structural tag is an object")

@@ -6,10 +6,14 @@ import dataclasses
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from constrained.auto import BUILT_IN_BACKENDS
+from constrained.spec import GrammarBackendName
+from model_runner.attention import registry
+from model_runner.config import AttentionBackendName
 from server.cli.arguments import settings
 from server.cli.docs import with_current_tables
 from server.cli.errors import UsageError
@@ -59,6 +63,9 @@ def test_several_values_come_from_flags_commas_and_lists(tmp_path: Path, monkeyp
         ("- port", "must hold settings as `name: value` lines"),
         ("port: [", "line 1, column"),
         ("ssl_keyfile: /nowhere", "there is no file /nowhere"),
+        ("grammar_backend: foo", "--grammar-backend: there is no 'foo'; there are auto, xgrammar, llguidance"),
+        ("grammar_plugins: [no_such_module.here]", "there is no module no_such_module.here"),
+        ("attention_backend: foo", "must be 'auto' or 'torch', got 'foo'"),
     ],
 )
 def test_a_wrong_file_is_explained(tmp_path: Path, text: str, said: str) -> None:
@@ -119,10 +126,10 @@ def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
         value = not setting.default
     elif setting.choices:
         value = next(choice for choice in setting.choices if choice != setting.default)
+    elif setting.name in ("device", "grammar_backend", "grammar_plugins"):
+        value = {"device": "cuda:7", "grammar_backend": "xgrammar", "grammar_plugins": ("json",)}[setting.name]
     elif setting.is_repeated:
         value = ("other",)
-    elif setting.name == "device":
-        value = "cuda:7"
     elif setting.name.endswith("_parser"):
         value = {"tool_call_parser": "json", "reasoning_parser": "think"}[setting.name]
     elif isinstance(setting.default, float):
@@ -145,6 +152,15 @@ def test_a_draft_model_and_its_use_are_given_together(given: dict[str, str]) -> 
 def test_on_and_off_may_be_written_as_yaml_reads_them(tmp_path: Path) -> None:
     assert load_settings({}, yaml_file(tmp_path, "jump-forward: off")).jump_forward == "off"
     assert load_settings({"jump_forward": "on"}, None).jump_forward == "on"
+
+
+def test_a_plugin_may_name_the_grammar_backend() -> None:
+    assert load_settings({"grammar_backend": "mine", "grammar_plugins": "json"}, None).grammar_backend == "mine"
+
+
+def test_the_names_that_are_checked_before_anything_loads_are_those_that_exist() -> None:
+    assert set(get_args(AttentionBackendName)) == {"auto", *registry._BACKENDS}
+    assert set(get_args(GrammarBackendName)) == {"auto", "none", *BUILT_IN_BACKENDS}
 
 
 def test_the_table_in_the_docs_is_current() -> None:
