@@ -6,8 +6,9 @@ import hashlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cachetools import LRUCache
@@ -16,7 +17,13 @@ from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGramm
 from constrained.compile_protocol import CompileResult
 from constrained.disk_cache import DiskCache, package_fingerprint
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError, UnknownBackendError
+from constrained.errors import (
+    GrammarError,
+    GrammarServiceUnavailableError,
+    InvalidGrammarError,
+    UnknownBackendError,
+    unforeseen,
+)
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics, GrammarStats
 
@@ -104,7 +111,7 @@ class CompileService:
                 del self._cache[spec]
             elif entry is not None:
                 self.metrics.add("grammar_cache_hits_total")
-                return _fresh(entry, is_cache_hit=True), True
+                return self._fresh(entry, is_cache_hit=True), True
             future: Future[BaseGrammarObject] = Future()
             flight = self._flights.get(spec)
             is_first = flight is None
@@ -115,9 +122,9 @@ class CompileService:
                 self.metrics.add("grammar_single_flight_joins_total")
             flight.waiters.append(future)
         if is_first and self._disk is None:
-            self._take_off(flight)
+            self._guarded(flight, self._take_off, flight)
         elif is_first:
-            self._threads.submit(self._take_off, flight)
+            self._threads.submit(self._guarded, flight, self._take_off, flight)
         future.add_done_callback(lambda _: self._leave(flight, future))
         return future, False
 
@@ -162,6 +169,15 @@ class CompileService:
 
     # the life of a flight; all but _leave run in threads
 
+    def _guarded(self, flight: _Flight, work: Callable[..., None], *arguments: object) -> None:
+        """Do a part of the work; whatever is raised becomes the waiters' error, since nobody looks at a thread's."""
+        try:
+            work(*arguments)
+        except GrammarError as error:
+            self._refuse(flight, error)
+        except BaseException as error:  # a panic inside a Rust engine is no Exception
+            self._refuse(flight, unforeseen(error))
+
     def _take_off(self, flight: _Flight) -> None:
         result = None if self._disk is None else self._disk.get(flight.spec)
         if result is not None:
@@ -179,31 +195,24 @@ class CompileService:
         if compile_future.cancelled():
             return
         try:
-            self._threads.submit(self._unpack, flight, compile_future)
+            self._threads.submit(self._guarded, flight, self._unpack, flight, compile_future)
         except RuntimeError:
             return  # shutdown() answers every waiter
 
     def _unpack(self, flight: _Flight, compile_future: Future[CompileResult]) -> None:
-        error = compile_future.exception()
-        if error is None:
-            self._load(flight, compile_future.result(), from_disk=False)
-        elif isinstance(error, GrammarError):
-            self._refuse(flight, error)
-        else:
-            logger.error("compiling a grammar failed", exc_info=error)
-            self._refuse(flight, GrammarServiceUnavailableError(f"compiling the grammar failed: {error}"))
+        self._load(flight, compile_future.result(), from_disk=False)
 
     def _load(self, flight: _Flight, result: CompileResult, *, from_disk: bool) -> None:
         started = time.perf_counter()
         try:
             grammar = self._backends.backend(result.backend).deserialize(result.payload)
             grammar.copy()  # pays what a first copy builds
-        except GrammarError as error:
-            if from_disk and self._disk is not None:
-                self._disk.remove(flight.spec)
-                self._take_off(flight)
-                return
-            self._refuse(flight, error)
+        except BaseException as error:
+            if not from_disk or self._disk is None:
+                raise
+            logger.warning("a grammar of the disk cache cannot be read back and is compiled again: %s", error)
+            self._disk.remove(flight.spec)
+            self._take_off(flight)
             return
         stats = GrammarStats(
             kind=flight.spec.kind,
@@ -236,7 +245,7 @@ class CompileService:
             waiters = list(flight.waiters)
         for number, waiter in enumerate(waiters):
             if waiter.set_running_or_notify_cancel():
-                waiter.set_result(_fresh(entry, is_cache_hit=False, joined=number > 0))
+                waiter.set_result(self._fresh(entry, is_cache_hit=False, joined=number > 0))
 
     def _leave(self, flight: _Flight, future: Future[BaseGrammarObject]) -> None:
         if not future.cancelled():
@@ -255,24 +264,23 @@ class CompileService:
         if self._flights.get(flight.spec) is flight:
             del self._flights[flight.spec]
 
+    def _fresh(self, entry: _Entry, *, is_cache_hit: bool, joined: bool = False) -> BaseGrammarObject:
+        """A copy of its own for one request; one that cannot be made is that request's error."""
+        try:
+            grammar = entry.grammar.copy()
+        except BaseException as error:
+            return InvalidGrammarObject(self._environment, unforeseen(error))
+        grammar.grammar_stats = replace(
+            entry.stats,
+            compile_seconds=0.0 if is_cache_hit else entry.stats.compile_seconds,
+            is_cache_hit=is_cache_hit,
+            joined_compile=joined,
+        )
+        return grammar
+
     def _store(self, spec: GrammarSpec, entry: _Entry) -> None:
         if entry.size_bytes <= self._cache.maxsize:
             self._cache[spec] = entry
-
-
-def _fresh(entry: _Entry, *, is_cache_hit: bool, joined: bool = False) -> BaseGrammarObject:
-    grammar = entry.grammar.copy()
-    stats = entry.stats
-    grammar.grammar_stats = GrammarStats(
-        kind=stats.kind,
-        backend=stats.backend,
-        compile_seconds=0.0 if is_cache_hit else stats.compile_seconds,
-        is_cache_hit=is_cache_hit,
-        joined_compile=joined,
-        size_bytes=stats.size_bytes,
-        unenforced=stats.unenforced,
-    )
-    return grammar
 
 
 def _entry_bytes(spec: GrammarSpec, grammar: BaseGrammarObject) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+logger = logging.getLogger(__name__)
+
 
 class GrammarError(ValueError):
     """The base of everything the grammar layer refuses or gives up on.
@@ -91,6 +95,13 @@ class GrammarDisplacedError(GrammarError):
     code = "grammar_unavailable"
 
 
+class GrammarEngineError(GrammarError):
+    """An engine, or this layer, failed in a way that nobody foresaw; the log has the trace."""
+
+    status = 500
+    code = "grammar_failed"
+
+
 class TokenRejectedError(GrammarError):
     """A token was offered that the grammar does not allow: the caller ignored the mask."""
 
@@ -101,3 +112,9 @@ class NoLegalTokenError(GrammarError):
     """The vocabulary has no token that continues the text and the grammar is not complete."""
 
     status = 500
+
+
+def unforeseen(error: BaseException) -> GrammarEngineError:
+    """What a client is told of an exception that is no :class:`GrammarError`; its trace goes to the log."""
+    logger.error("a request ends because the grammar layer failed", exc_info=error)
+    return GrammarEngineError(f"the server failed to make this grammar ({type(error).__name__})")

@@ -13,8 +13,14 @@ from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGramm
 from constrained.compile_pool import timeout_message
 from constrained.compile_service import Compiler
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError, GrammarServiceUnavailableError, GrammarTimeoutError, InvalidGrammarError
-from constrained.ranks import AllGather, agree
+from constrained.errors import (
+    GrammarError,
+    GrammarServiceUnavailableError,
+    GrammarTimeoutError,
+    InvalidGrammarError,
+    unforeseen,
+)
+from constrained.ranks import AllGather, Verdict, agree
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.stats import GrammarMetrics
 from constrained.thinking_budget import ThinkingBudget
@@ -121,19 +127,12 @@ class GrammarManager(Generic[RequestT]):
                 "this server runs without grammars (--grammar-backend none); ask for no form"
             )
             return False
-        try:
-            value, _ = self.grammar_backend.get_cached_or_future_value(spec, req.reasoning)
-        except GrammarError as error:
-            req.grammar_error = error
-            return False
-        except ValueError as error:
-            req.grammar_error = InvalidGrammarError(str(error))
-            return False
+        value = self._look_up(self.grammar_backend, spec, req.reasoning)
         if isinstance(value, BaseGrammarObject):
-            self._settle(req, value)
-            # Ranks could disagree on what is cached: with several, even a hit goes through the agreement.
             if self._all_gather is None:
+                self._settle(req, value)
                 return False
+            # Ranks could disagree on what is cached or refused: with several, even that goes through the agreement.
             future: Future[BaseGrammarObject] = Future()
             future.set_result(value)
             value = future
@@ -160,30 +159,25 @@ class GrammarManager(Generic[RequestT]):
         if not self._queue:
             return []
         now = time.monotonic()
-        ready = [waiting.future.done() for waiting in self._queue]
-        late = [
-            self._is_timekeeper and not is_ready and now >= waiting.deadline
-            for waiting, is_ready in zip(self._queue, ready, strict=True)
-        ]
-        failed = [
-            is_late or (is_ready and self._has_failed(waiting))
-            for waiting, is_ready, is_late in zip(self._queue, ready, late, strict=True)
-        ]
-        all_ready, all_failed = agree(ready, failed, self._all_gather)
+        verdicts = agree([self._verdict(waiting, now) for waiting in self._queue], self._all_gather)
         leaving, staying = [], []
-        for index, waiting in enumerate(self._queue):
-            if all_failed[index]:
-                self._fail(waiting, is_late=late[index])
-                leaving.append(waiting.request)
-            elif all_ready[index]:
-                self._settle(waiting.request, waiting.future.result())
-                self._note_queue_time(waiting, now)
-                leaving.append(waiting.request)
-            else:
+        for waiting, verdict in zip(self._queue, verdicts, strict=True):
+            if verdict is Verdict.PENDING:
                 staying.append(waiting)
+                continue
+            if verdict is Verdict.READY:
+                self._settle(waiting.request, self._outcome(waiting))
+                self._note_queue_time(waiting, now)
+            else:
+                self._fail(waiting, is_late=verdict is Verdict.LATE)
+            leaving.append(waiting.request)
         self._queue = staying
         self._set_deadline()
         return leaving
+
+    def waits_for_another_rank(self) -> bool:
+        """Whether a request is only waiting for other ranks: when they are done, :meth:`fileno` does not tell."""
+        return any(waiting.future.done() for waiting in self._queue)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         """Forget waiting requests. A compile that nobody waits for any more is killed."""
@@ -211,6 +205,18 @@ class GrammarManager(Generic[RequestT]):
             self.grammar_backend.shutdown()
         self._alarm.close()
 
+    def _look_up(
+        self, backend: BaseGrammarBackend, spec: GrammarSpec, reasoning: ReasoningSpec | None
+    ) -> BaseGrammarObject | Future[BaseGrammarObject]:
+        try:
+            return backend.get_cached_or_future_value(spec, reasoning)[0]
+        except GrammarError as error:
+            return InvalidGrammarObject(self.environment, error)
+        except ValueError as error:
+            return InvalidGrammarObject(self.environment, InvalidGrammarError(str(error)))
+        except Exception as error:
+            return InvalidGrammarObject(self.environment, unforeseen(error))
+
     def _settle(self, req: RequestT, grammar: BaseGrammarObject) -> None:
         if isinstance(grammar, InvalidGrammarObject):
             req.grammar_error = grammar.error
@@ -226,7 +232,7 @@ class GrammarManager(Generic[RequestT]):
         request = waiting.request
         request.grammar = None
         if waiting.future.done() and not waiting.future.cancelled():
-            grammar = waiting.future.result()
+            grammar = self._outcome(waiting)
             if isinstance(grammar, InvalidGrammarObject):
                 request.grammar_error = grammar.error
         waiting.future.cancel()
@@ -236,9 +242,20 @@ class GrammarManager(Generic[RequestT]):
         elif request.grammar_error is None:
             request.grammar_error = GrammarServiceUnavailableError("another rank could not make this grammar")
 
-    @staticmethod
-    def _has_failed(waiting: _Waiting[RequestT]) -> bool:
-        return waiting.future.cancelled() or isinstance(waiting.future.result(), InvalidGrammarObject)
+    def _verdict(self, waiting: _Waiting[RequestT], now: float) -> Verdict:
+        verdict = Verdict.PENDING
+        if waiting.future.done():
+            verdict = Verdict.FAILED if self._has_failed(waiting) else Verdict.READY
+        return verdict | Verdict.LATE if self._is_timekeeper and now >= waiting.deadline else verdict
+
+    def _has_failed(self, waiting: _Waiting[RequestT]) -> bool:
+        return waiting.future.cancelled() or isinstance(self._outcome(waiting), InvalidGrammarObject)
+
+    def _outcome(self, waiting: _Waiting[RequestT]) -> BaseGrammarObject:
+        error = waiting.future.exception()
+        if error is None:
+            return waiting.future.result()
+        return InvalidGrammarObject(self.environment, error if isinstance(error, GrammarError) else unforeseen(error))
 
     @staticmethod
     def _note_queue_time(waiting: _Waiting[RequestT], now: float) -> None:

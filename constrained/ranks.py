@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntFlag
 
 import torch
 
 AllGather = Callable[[torch.Tensor], Sequence[torch.Tensor]]
-"""Every rank's tensor, in rank order, given this rank's. [2, N] int8 each"""
+"""Every rank's tensor, in rank order, given this rank's. [N] int8 each"""
 
 
-def agree(ready: Sequence[bool], failed: Sequence[bool], all_gather: AllGather | None) -> tuple[list[bool], list[bool]]:
-    """Ready where every rank is ready, failed where any rank failed.
+class Verdict(IntFlag):
+    """What a rank says of one request's grammar."""
+
+    PENDING = 0
+    READY = 1
+    FAILED = 2
+    LATE = 4
+    """Its deadline has passed; only the rank that keeps the time says so."""
+
+
+def agree(mine: Sequence[Verdict], all_gather: AllGather | None) -> list[Verdict]:
+    """Ready where every rank is ready, failed where any rank failed; late where rank 0's deadline passes before either.
 
     A rank must not run a request whose grammar another does not have yet, and must not keep one that another gave up:
-    hence the intersection and the union.
+    hence the intersection and the union. A failure counts once rank 0 is done too: its error is the one that the client
+    reads.
 
     Parameters
     ----------
-    ready, failed
-        This rank's flags by queue position; every rank has the same queue.
+    mine
+        This rank's verdicts by queue position; every rank has the same queue.
     all_gather
         ``None`` with a single rank.
     """
-    if all_gather is None:
-        return [r and not f for r, f in zip(ready, failed, strict=True)], list(failed)
-    mine = torch.tensor([list(ready), list(failed)], dtype=torch.int8).reshape(2, -1)
-    everyone = torch.stack(list(all_gather(mine)))
-    all_failed = everyone[:, 1].amax(0).bool().tolist()
-    all_ready = everyone[:, 0].amin(0).bool().tolist()
-    return [r and not f for r, f in zip(all_ready, all_failed, strict=True)], all_failed
+    everyone: list[Sequence[int]] = [mine]
+    if all_gather is not None:
+        everyone = [part.tolist() for part in all_gather(torch.tensor(mine, dtype=torch.int8))]
+    return [_common([Verdict(verdict) for verdict in verdicts]) for verdicts in zip(*everyone, strict=True)]
+
+
+def _common(verdicts: Sequence[Verdict]) -> Verdict:
+    first = verdicts[0]
+    if all(verdict & Verdict.READY for verdict in verdicts):
+        return Verdict.READY
+    if first & Verdict.FAILED:
+        return Verdict.FAILED
+    if first & Verdict.LATE:
+        return Verdict.LATE
+    if first & Verdict.READY and any(verdict & Verdict.FAILED for verdict in verdicts):
+        return Verdict.FAILED
+    return Verdict.PENDING

@@ -201,8 +201,12 @@ class ReasonerGrammarBackend(BaseGrammarBackend):
         outer: Future[BaseGrammarObject] = Future()
 
         def resolve(done: Future[BaseGrammarObject]) -> None:
-            if not done.cancelled() and outer.set_running_or_notify_cancel():
+            if done.cancelled() or not outer.set_running_or_notify_cancel():
+                return
+            try:
                 outer.set_result(self.wrap(done.result(), reasoning))
+            except BaseException as error:
+                outer.set_exception(error)  # what a callback raises reaches nobody
 
         def leave(done: Future[BaseGrammarObject]) -> None:
             if done.cancelled():

@@ -137,7 +137,7 @@ def test_a_refused_grammar_is_an_error_with_its_pointer(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(GrammarServiceUnavailableError("no process starts"), 503), (RuntimeError("a bug"), 503)]
+    ("error", "status"), [(GrammarServiceUnavailableError("no process starts"), 503), (RuntimeError("a bug"), 500)]
 )
 def test_what_is_the_servers_fault_is_not_called_the_clients(make: Make, error: Exception, status: int) -> None:
     manager, compiler = make()
