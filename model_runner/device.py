@@ -8,9 +8,11 @@ from model_runner.config import DtypeName
 from model_runner.errors import ModelLoadError
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
     """
     The device that a configuration names; ``auto`` is CUDA when there is one.
+
+    Of several ranks on a machine, ``local_rank`` takes the device that many places further.
 
     Raises
     ------
@@ -18,7 +20,7 @@ def choose_device(name: str) -> torch.device:
         If there is no such device here.
     """
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -27,9 +29,10 @@ def choose_device(name: str) -> torch.device:
         raise ModelLoadError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        device = torch.device("cuda", device.index or 0)
+        device = torch.device("cuda", (device.index or 0) + local_rank)
         if device.index is not None and device.index >= count:
-            raise ModelLoadError(f"device {name!r} is not there: {count} CUDA devices were found")
+            whose = f", which rank {local_rank} of this machine needs," if local_rank else ""
+            raise ModelLoadError(f"device 'cuda:{device.index}'{whose} is not there: {count} CUDA devices were found")
     return device
 
 

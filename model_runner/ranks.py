@@ -6,6 +6,7 @@ grammar flags, which live in the CPU's memory, on one of their own, so that neit
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -51,6 +52,8 @@ class Ranks:
     def __init__(self, config: RankConfig, device: torch.device) -> None:
         self.rank = config.rank
         self.size = config.size
+        self.device = device
+        self._num_meetings = 0
         self._start_timeout = timedelta(seconds=config.start_timeout)
         timeout = timedelta(seconds=config.timeout)
         _choose_interface(config.host, config.port)
@@ -79,27 +82,30 @@ class Ranks:
         ModelLoadError
             If one differs, on every rank; the message names the fact, the ranks and the values.
         """
-        self._store.set(f"facts/{self.rank}", json.dumps(dict(facts)))
-        first: dict[str, str] = {}
+        key = f"facts/{self._next_meeting()}"
+        self._store.set(f"{key}/{self.rank}", json.dumps(dict(facts)))
+        stated: list[dict[str, str]] = []
         for rank in range(self.size):
             try:
-                stated: dict[str, str] = json.loads(self._store.get(f"facts/{rank}"))
+                stated.append(json.loads(self._store.get(f"{key}/{rank}")))
             except RuntimeError as error:
                 raise ModelLoadError(f"rank {rank} did not say what it would load: {error}") from error
-            if not rank:
-                first = stated
-            for name in sorted(first.keys() | stated.keys()):
-                if first.get(name) != stated.get(name):
+        # A rank that leaves takes its facts along if it serves the store.
+        self.wait_for_all("reading what the others would load")
+        for rank, own in enumerate(stated):
+            for name in sorted(stated[0].keys() | own.keys()):
+                if stated[0].get(name) != own.get(name):
                     raise ModelLoadError(
-                        f"rank {rank} and rank 0 differ in {name}: {stated.get(name)!r} and {first.get(name)!r}; start "
-                        "every node with the same version, model and settings"
+                        f"rank {rank} and rank 0 differ in {name}: {own.get(name)!r} and {stated[0].get(name)!r}; "
+                        "start every node with the same version, model and settings"
                     )
 
     def wait_for_all(self, name: str) -> None:
         """Return once every rank has called this with the same ``name``: for what may take minutes, such as loading."""
-        self._store.set(f"reached/{name}/{self.rank}", "1")
+        key = f"reached/{self._next_meeting()}"
+        self._store.set(f"{key}/{self.rank}", "1")
         try:
-            self._store.wait([f"reached/{name}/{rank}" for rank in range(self.size)], self._start_timeout)
+            self._store.wait([f"{key}/{rank}" for rank in range(self.size)], self._start_timeout)
         except RuntimeError as error:
             raise ModelLoadError(f"not every rank was done with {name}: {error}") from error
 
@@ -172,9 +178,18 @@ class Ranks:
         """The smallest of every rank's numbers."""
         return min(int(part) for part in self.all_gather(torch.tensor([number], dtype=torch.int64)))
 
+    def count_on_this_machine(self) -> int:
+        """How many ranks run here, and share its memory."""
+        here = int.from_bytes(hashlib.blake2b(socket.gethostname().encode(), digest_size=7).digest(), "little")
+        return sum(int(part) == here for part in self.all_gather(torch.tensor([here], dtype=torch.int64)))
+
     def close(self) -> None:
         """Leave the group; nobody else has to be there."""
         dist.destroy_process_group()
+
+    def _next_meeting(self) -> int:
+        self._num_meetings += 1
+        return self._num_meetings
 
     def _broadcast_buffer(self, buffer: bytearray) -> None:
         try:

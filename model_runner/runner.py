@@ -13,6 +13,7 @@ from model_runner.device import choose_device, choose_dtype
 from model_runner.forward_row import ForwardRow
 from model_runner.layers.linear import ROW_TILE
 from model_runner.loading.open import load_model
+from model_runner.ranks import Ranks
 from model_runner.sizing import count_pages
 from model_runner.threads import choose_num_threads
 
@@ -33,6 +34,9 @@ class ModelRunner:
         What to load and where.
     progress : callable
         Called with a stage's name and the done fraction of it.
+    ranks : Ranks, optional
+        The tensor-parallel group that this process is a rank of: the model and its KV are cut, every rank makes the
+        same forward passes, and rank 0 gets the logits.
 
     Raises
     ------
@@ -40,13 +44,18 @@ class ModelRunner:
         If the model cannot be served; the message is for a person.
     """
 
-    def __init__(self, config: RunnerConfig, progress: Callable[[str, float], None] = _ignore_progress) -> None:
+    def __init__(
+        self,
+        config: RunnerConfig,
+        progress: Callable[[str, float], None] = _ignore_progress,
+        ranks: Ranks | None = None,
+    ) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(choose_num_threads(config.num_threads))
-        self.device = choose_device(config.device)
+        self.device = choose_device(config.device) if ranks is None else ranks.device
         self.dtype = choose_dtype(config.dtype, self.device)
         self.page_size = config.page_size
-        loaded = load_model(config, device=self.device, dtype=self.dtype, progress=progress)
+        loaded = load_model(config, device=self.device, dtype=self.dtype, progress=progress, ranks=ranks)
         self._model = loaded.model
         self.vocab_size = loaded.model.vocab_size
         self.context_length = loaded.context_length
@@ -60,12 +69,17 @@ class ModelRunner:
             device=self.device,
         )
         self.attention_backend = self._attention.name
+        if ranks is not None:
+            ranks.wait_for_all("loading")
         self.num_pages = count_pages(
             config,
             page_bytes=self._attention.page_bytes(),
             context_length=self.context_length,
             device=self.device,
+            num_sharing=1 if ranks is None or self.device.type == "cuda" else ranks.count_on_this_machine(),
         )
+        if ranks is not None:
+            self.num_pages = ranks.smallest(self.num_pages)
         progress("allocating the KV cache", 0.0)
         self._attention.allocate(self.num_pages)
         progress("allocating the KV cache", 1.0)
@@ -85,7 +99,8 @@ class ModelRunner:
         Returns
         -------
         torch.Tensor
-            [S, V] float32 on the device, S the sum of ``num_logits``, in the order of the rows.
+            [S, V] float32 on the device, S the sum of ``num_logits``, in the order of the rows; of several ranks
+            only rank 0 has them, and the others get [S, 0].
         """
         batch = build_batch(
             rows,

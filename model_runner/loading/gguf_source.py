@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import re
 import struct
@@ -18,7 +19,7 @@ from transformers import PretrainedConfig
 from model_runner.errors import ModelLoadError
 from model_runner.loading.gguf_config import PERMUTED_ARCHITECTURES, build_config
 from model_runner.loading.gguf_names import EXPERT_NAMES, hugging_face_name, split_block
-from model_runner.loading.source import TensorSource
+from model_runner.loading.source import Cut, TensorSource
 
 _LENGTH = struct.Struct("<Q")
 _LIST_HEADER = struct.Struct("<IQ")  # kind of its items, how many
@@ -48,11 +49,21 @@ class GgufSource(TensorSource):
     def names(self) -> frozenset[str]:
         return frozenset(self._places)
 
-    def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+    def identity(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(f"{len(self._reader.data)} ".encode() + self._reader.data[: self._reader.data_offset].tobytes())
+        return digest.hexdigest()
+
+    def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
+        place = self._places[name]
+        shape = tuple(int(size) for size in reversed(place.tensor.shape))
+        return shape if place.expert is None else shape[1:]
+
+    def _load(self, name: str, shape: Sequence[int], cut: Cut | None) -> torch.Tensor:
         place = self._places[name]
         data = place.tensor.data if place.expert is None else place.tensor.data[place.expert]
         try:
-            values = gguf.quants.dequantize(data, place.tensor.tensor_type)
+            values = _dequantize(data, place.tensor.tensor_type, cut)
         except NotImplementedError as error:
             raise ModelLoadError(
                 f"tensor {place.tensor.name!r} is quantised as {place.tensor.tensor_type.name}, "
@@ -62,7 +73,8 @@ class GgufSource(TensorSource):
         tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
         match = _QUERY_OR_KEY.fullmatch(name)
         if match is not None and self.architecture in PERMUTED_ARCHITECTURES:
-            tensor = _undo_permutation(tensor, _num_heads(self.config, is_key=match[1] == "k"))
+            num_heads = _num_heads(self.config, is_key=match[1] == "k")
+            tensor = _undo_permutation(tensor, shape[0] // num_heads)
         return tensor
 
     def _release(self) -> None:
@@ -121,10 +133,21 @@ class _PlainReader(gguf.GGUFReader):
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
-def _undo_permutation(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+def _dequantize(data: Any, kind: gguf.GGMLQuantizationType, cut: Cut | None) -> Any:
+    """A tensor's values, or those of its cut; rows are cut as they are stored, columns to whole blocks first."""
+    if cut is None:
+        return gguf.quants.dequantize(data, kind)
+    if cut.dim < data.ndim - 1 or data.dtype != np.uint8:
+        return gguf.quants.dequantize(data[cut.index], kind)
+    block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    first, last = cut.start // block_size, -(-cut.stop // block_size)
+    blocks = np.ascontiguousarray(data[..., first * block_bytes : last * block_bytes])
+    return gguf.quants.dequantize(blocks, kind)[..., cut.start - first * block_size : cut.stop - first * block_size]
+
+
+def _undo_permutation(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
     """From interleaved rotary pairs, as llama.cpp rotates, to two halves per head, as Hugging Face does."""
-    half = tensor.shape[0] // num_heads // 2
-    return torch.unflatten(tensor, 0, (num_heads, half, 2)).transpose(1, 2).reshape(tensor.shape)
+    return torch.unflatten(tensor, 0, (-1, head_dim // 2, 2)).transpose(1, 2).reshape(tensor.shape)
 
 
 def _num_heads(config: PretrainedConfig, *, is_key: bool) -> int:

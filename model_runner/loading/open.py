@@ -16,6 +16,7 @@ from model_runner.batch import RaggedBatch
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
 from model_runner.loading.dummy_source import DummySource
+from model_runner.loading.facts import state_facts
 from model_runner.loading.gguf_names import ROPE_FACTORS
 from model_runner.loading.gguf_source import GgufSource
 from model_runner.loading.safetensors_source import SafetensorsSource
@@ -24,6 +25,8 @@ from model_runner.models.decoder import Decoder
 from model_runner.models.decoder_weights import DecoderLoader
 from model_runner.models.families import FAMILIES, build_decoder_spec
 from model_runner.models.rope_scaling import divide_frequencies
+from model_runner.models.sharding import Share, check_divisible
+from model_runner.ranks import Ranks
 
 
 class Model(Protocol):
@@ -44,20 +47,29 @@ class LoadedModel:
 
 
 def load_model(
-    config: RunnerConfig, *, device: torch.device, dtype: torch.dtype, progress: Callable[[str, float], None]
+    config: RunnerConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Callable[[str, float], None],
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """
-    Load the model that a configuration names.
+    Load the model that a configuration names, or with ``ranks`` this rank's share of it.
 
     Raises
     ------
     ModelLoadError
-        If it cannot be served.
+        If it cannot be served, or the ranks would not load the same.
     """
     progress("reading the model's configuration", 0.0)
     model_config, source = _open(config)
     context_length = choose_context_length(config, model_config)
-    if source is None:
+    if ranks is not None:
+        ranks.compare(
+            state_facts(config, model_config, source, context_length=context_length, device=device, dtype=dtype)
+        )
+    if model_config.model_type not in FAMILIES:
         from model_runner.models.transformers_model import load_transformers_model
 
         model, layers, num_parameters = load_transformers_model(
@@ -67,6 +79,8 @@ def load_model(
             model=model, attention_layers=layers, context_length=context_length, num_parameters=num_parameters
         )
     spec = build_decoder_spec(model_config, context_length=context_length)
+    if ranks is not None:
+        check_divisible(spec, ranks.size)
     if ROPE_FACTORS in source:
         spec = replace(spec, rope=divide_frequencies(spec.rope, source.read(ROPE_FACTORS, (spec.head_dim // 2,))))
     loader = DecoderLoader(
@@ -75,9 +89,13 @@ def load_model(
         dtype=dtype,
         device=device,
         progress=lambda fraction: progress("loading weights", fraction),
+        ranks=ranks,
     )
+    weights = loader.load()
+    if ranks is not None:
+        spec = Share(ranks.rank, ranks.size).of_spec(spec)
     return LoadedModel(
-        model=Decoder(spec, loader.load(), dtype=dtype, device=device),
+        model=Decoder(spec, weights, dtype=dtype, device=device),
         attention_layers=Decoder.attention_layers(spec),
         context_length=context_length,
         num_parameters=loader.num_parameters,
@@ -103,8 +121,8 @@ def choose_context_length(config: RunnerConfig, model_config: PretrainedConfig) 
     return config.context_length
 
 
-def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource | None]:
-    """The configuration, and the weights unless transformers is to read them."""
+def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource]:
+    """The configuration and the weights, of which nothing is read yet."""
     path = config.model_path
     if config.load_format == "gguf" or (config.load_format == "auto" and path.suffix == ".gguf"):
         if not path.is_file():
@@ -118,15 +136,13 @@ def _open(config: RunnerConfig) -> tuple[PretrainedConfig, TensorSource | None]:
         raise ModelLoadError(
             f"{path} is quantised by {method!r}, which is not supported; use a GGUF file or full weights"
         )
-    is_own = model_config.model_type in FAMILIES
-    if not is_own:
+    if model_config.model_type not in FAMILIES:
         from model_runner.models.transformers_model import check_support
 
         check_support(model_config)
     if config.load_format == "dummy":
-        return model_config, DummySource(config.seed) if is_own else None
-    source = SafetensorsSource(path)
-    return model_config, source if is_own else None
+        return model_config, DummySource(config.seed)
+    return model_config, SafetensorsSource(path)
 
 
 def _read_config(folder: Path) -> PretrainedConfig:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model_runner.errors import ModelLoadError
-from model_runner.loading.source import TensorSource
+from model_runner.loading.source import Cut, TensorSource
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+_HEADER_LENGTH = struct.Struct("<Q")
 
 
 class SafetensorsSource(TensorSource):
@@ -35,8 +38,20 @@ class SafetensorsSource(TensorSource):
     def names(self) -> frozenset[str]:
         return frozenset(self._file_of)
 
-    def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        tensor: torch.Tensor = self._open(self._file_of[name]).get_tensor(name)
+    def identity(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for path in sorted(set(self._file_of.values())):
+            with path.open("rb") as file:
+                (header_length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
+                digest.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(header_length))
+        return digest.hexdigest()
+
+    def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
+
+    def _load(self, name: str, shape: Sequence[int], cut: Cut | None) -> torch.Tensor:
+        file = self._open(self._file_of[name])
+        tensor: torch.Tensor = file.get_tensor(name) if cut is None else file.get_slice(name)[cut.index]
         return tensor
 
     def _release(self) -> None:

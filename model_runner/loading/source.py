@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,6 +12,24 @@ from model_runner.errors import ModelLoadError
 
 RELEASE_BYTES = 64 * 2**20
 """After this many bytes are read, a mapped file's pages are given back: they count as the process's memory too."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The part of a tensor along one dimension."""
+
+    dim: int
+    start: int
+    stop: int
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """To index the whole tensor with."""
+        return (*[slice(None)] * self.dim, slice(self.start, self.stop))
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Of the part of a tensor of shape ``whole``."""
+        return (*whole[: self.dim], self.stop - self.start, *whole[self.dim + 1 :])
 
 
 class TensorSource(ABC):
@@ -29,8 +48,16 @@ class TensorSource(ABC):
         """Every tensor there is."""
 
     @abstractmethod
-    def _load(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """The tensor on the CPU, in the type it is stored in (dequantised if it is quantised)."""
+    def identity(self) -> str:
+        """The same for the same weights, wherever they lie, found without reading them."""
+
+    @abstractmethod
+    def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the whole tensor that is there."""
+
+    @abstractmethod
+    def _load(self, name: str, shape: Sequence[int], cut: Cut | None) -> torch.Tensor:
+        """The tensor or its cut on the CPU, in the type it is stored in (dequantised if it is quantised)."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -39,16 +66,18 @@ class TensorSource(ABC):
     def __contains__(self, name: str) -> bool:
         return name in self.names()
 
-    def read(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+    def read(self, name: str, shape: Sequence[int], cut: Cut | None = None) -> torch.Tensor:
         """
-        Read one tensor.
+        Read one tensor, or a part of it and no more.
 
         Parameters
         ----------
         name : str
             Its name in the checkpoint.
         shape : sequence of int
-            The shape that the model's configuration asks for.
+            The shape that the model's configuration asks for, of the whole tensor.
+        cut : Cut, optional
+            The part to read.
 
         Returns
         -------
@@ -66,12 +95,11 @@ class TensorSource(ABC):
         if self._bytes_since_release > RELEASE_BYTES:
             self._release()
             self._bytes_since_release = 0
-        tensor = self._load(name, shape)
+        held = self._shape(name, shape)
+        if held != tuple(shape):
+            raise ModelLoadError(f"tensor {name!r} has shape {held}, the model's configuration asks for {tuple(shape)}")
+        tensor = self._load(name, shape, cut)
         self._bytes_since_release += tensor.nbytes
-        if tuple(tensor.shape) != tuple(shape):
-            raise ModelLoadError(
-                f"tensor {name!r} has shape {tuple(tensor.shape)}, the model's configuration asks for {tuple(shape)}"
-            )
         return tensor
 
     def skip(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +11,10 @@ from torch.nn import functional
 from model_runner.attention.base import AttentionBackend, AttentionLayer
 from model_runner.batch import RaggedBatch
 from model_runner.layers.linear import Linear
-from model_runner.layers.moe import GatedMlp, MixtureOfExperts
 from model_runner.layers.rotary import RotaryTable, rotate
 from model_runner.models.spec import DecoderSpec
+
+Layer = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,19 +26,20 @@ class DecoderLayer:
     """Queries, keys and values of all heads in one product."""
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    output: Linear
+    output: Layer
     post_attention_norm: torch.Tensor
-    mlp: GatedMlp | MixtureOfExperts
+    mlp: Layer
     uses_rope: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DecoderWeights:
-    embedding: torch.Tensor
-    """[V, hidden]."""
+    embedding: Layer
+    """[T] token ids to [T, hidden]."""
     layers: tuple[DecoderLayer, ...]
     final_norm: torch.Tensor
-    head: Linear
+    head: Layer
+    """[S, hidden] to [S, V]."""
 
 
 class Decoder:
@@ -75,7 +78,7 @@ class Decoder:
         spec = self._spec
         plan = attention.plan(batch)
         cosines, signed_sines = self._rotary.at(batch.positions)
-        hidden = self._weights.embedding.index_select(0, batch.token_ids)
+        hidden = self._weights.embedding(batch.token_ids)
         for index, layer in enumerate(self._weights.layers):
             normed = self._norm(hidden, layer.input_norm)
             qkv = layer.qkv(normed).view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)

@@ -1,8 +1,9 @@
-"""Tiny random checkpoints, and a driver that plays the scheduler's part for one text at a time."""
+"""Checkpoints made once, and a driver that plays the scheduler's part for one text at a time."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,9 @@ from model_runner.config import RunnerConfig
 from model_runner.forward_row import ForwardRow
 from model_runner.runner import ModelRunner
 
-VOCAB_SIZE = 101
+sys.path.insert(0, str(Path(__file__).parent))
 
-TINY: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": None,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "tie_word_embeddings": False,
-}
+from checkpoints import write_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -40,17 +29,8 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
     def make(model_type: str, *, max_shard_size: str = "1GB", **overrides: Any) -> Path:
         key = repr((model_type, max_shard_size, sorted(overrides.items(), key=lambda item: item[0])))
         if key not in made:
-            torch.manual_seed(7)
-            config = AutoConfig.for_model(model_type, **{**TINY, **overrides})
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    # Larger than a trained model's, so that attention is far from uniform.
-                    scale = 0.3 if parameter.dim() > 1 else 0.1
-                    offset = 1.0 if name.endswith("norm.weight") else 0.0
-                    parameter.copy_(torch.randn_like(parameter) * scale + offset)
             folder = tmp_path_factory.mktemp(model_type)
-            model.save_pretrained(folder, max_shard_size=max_shard_size)
+            write_checkpoint(folder, model_type, max_shard_size=max_shard_size, **overrides)
             made[key] = folder
         return made[key]
 

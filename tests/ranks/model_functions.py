@@ -1,0 +1,43 @@
+"""What runs on each rank in the tests of a cut model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model_runner.config import RankConfig, RunnerConfig
+from model_runner.errors import ModelLoadError
+from model_runner.forward_row import ForwardRow
+from model_runner.ranks import Ranks
+from model_runner.runner import ModelRunner
+
+
+def load(path: Path, ranks: Ranks | None = None, **overrides: Any) -> ModelRunner:
+    """A float32 runner on the CPU with 64 pages of 16 tokens, unless told otherwise."""
+    settings: dict[str, Any] = {"dtype": "float32", "device": "cpu", "kv_cache_tokens": 1024, **overrides}
+    return ModelRunner(RunnerConfig(model_path=path, **settings), ranks=ranks)
+
+
+def meet(config: RankConfig) -> Ranks:
+    return Ranks(config, torch.device("cpu"))
+
+
+def compute(
+    config: RankConfig, path: Path, passes: Sequence[Sequence[ForwardRow]], settings: dict[str, Any]
+) -> list[torch.Tensor]:
+    """The logits of each pass."""
+    runner = load(path, meet(config), **settings)
+    return [runner.forward(rows) for rows in passes]
+
+
+def try_to_load(config: RankConfig, paths: Sequence[Path], settings: Sequence[dict[str, Any]]) -> str:
+    """What the error of loading says, each rank with its own path and settings."""
+    ranks = meet(config)
+    try:
+        load(paths[config.rank], ranks, **settings[config.rank])
+    except ModelLoadError as error:
+        return str(error)
+    return ""
