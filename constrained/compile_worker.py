@@ -18,7 +18,7 @@ from constrained.compile_protocol import (
     frame,
     frame_length,
 )
-from constrained.errors import GrammarError
+from constrained.errors import GrammarCompilerCrashedError, GrammarError
 from constrained.spec import GrammarSpec
 from constrained.walk import walk
 
@@ -41,7 +41,8 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
         return CompileRefusal("the specification is nested too deeply", None, True)
     except Exception as error:
         # An engine's own exception of a kind that its backend does not know: this request's error, not the worker's.
-        return CompileRefusal(f"the grammar engine failed: {type(error).__name__}: {str(error)[:300]}", None, False)
+        message = f"the grammar engine failed: {type(error).__name__}: {str(error)[:300]}"
+        return CompileRefusal(message, None, False, GrammarCompilerCrashedError.code)
     return CompileResult(
         backend=compiled.backend,
         payload=payload,

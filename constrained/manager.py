@@ -10,13 +10,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from constrained.alarm import Alarm
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
-from constrained.compile_pool import timeout_message
+from constrained.compile_failures import timed_out
 from constrained.compile_service import Compiler
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarError,
     GrammarServiceUnavailableError,
-    GrammarTimeoutError,
     InvalidGrammarError,
     unforeseen,
 )
@@ -238,7 +237,7 @@ class GrammarManager(Generic[RequestT]):
         waiting.future.cancel()
         if is_late:
             self.metrics.add("grammar_timeouts_total")
-            request.grammar_error = GrammarTimeoutError(timeout_message(self._timeout))
+            request.grammar_error = timed_out(self._timeout)
         elif request.grammar_error is None:
             request.grammar_error = GrammarServiceUnavailableError("another rank could not make this grammar")
 

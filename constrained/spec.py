@@ -32,6 +32,10 @@ class ReasoningSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Token ids of the end-of-thinking marker."""
     is_thinking: bool
     """Whether the prompt leaves a thinking part open."""
+    think_start_ids: tuple[int, ...] = ()
+    """Token ids of the marker by which the model itself may begin a thinking part; empty where it cannot."""
+    may_think_again: bool = False
+    """Whether that marker counts anywhere in the answer, not only at its beginning."""
     budget: int | None = None
     """Most thinking tokens before the marker is forced."""
     stops_apply: bool = False

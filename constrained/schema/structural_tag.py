@@ -1,15 +1,17 @@
 """The ``structural_tag`` constraint: free text with constrained parts between tags, always compiled by xgrammar.
 
 The schemas inside are written as grammars of this package, so that what holds for ``json_schema`` holds for them; the
-other formats are passed on.
+other formats are passed on. Two members are our own: ``origin`` says what stands before the JSON pointers in messages
+about a schema, pattern or grammar, and ``at`` which part of a ``json_schema`` is meant, as the path to it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from constrained.schema.document import Document, escape_pointer, parse_json
+from constrained.schema.document import Document, SchemaNode, escape_pointer, parse_json
 from constrained.schema.ebnf import check_ebnf
 from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError, UnenforceableError
@@ -100,10 +102,12 @@ class _Walker:
             raise SchemaError(f"unknown format type {kind!r}", f"{pointer}/type")
         if kind == "json_schema":
             return self._json_schema(value, pointer)
-        if kind == "regex":
-            return self._regex(value, pointer)
-        if kind == "grammar":
-            self._grammar(value, pointer)
+        if kind in ("regex", "grammar"):
+            origin = value.get("origin")
+            value = {name: one for name, one in value.items() if name != "origin"}
+            check, member = (self._regex, "pattern") if kind == "regex" else (self._grammar, "grammar")
+            check(value, origin if isinstance(origin, str) else f"{pointer}/{member}")
+            return value
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
             check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
         return {name: self._member(name, one, f"{pointer}/{escape_pointer(name)}") for name, one in value.items()}
@@ -130,14 +134,17 @@ class _Walker:
             # Neither XML nor free key order is among what the grammars of this package describe.
             check_native_schema(schema, self.options.limits, f"{pointer}/json_schema")
             return value
-        return self.schema(schema, f"{pointer}/json_schema")
+        origin, path = value.get("origin"), value.get("at", [])
+        if not isinstance(path, list) or not all(isinstance(step, str) for step in path):
+            raise SchemaError("'at' is the path to a part of the schema, a list of names", f"{pointer}/at")
+        return self.schema(schema, origin if isinstance(origin, str) else f"{pointer}/json_schema", path)
 
-    def schema(self, schema: Any, pointer: str) -> dict[str, Any]:
-        """A grammar of the schema's values."""
+    def schema(self, schema: Any, pointer: str, path: Sequence[str] = ()) -> dict[str, Any]:
+        """A grammar of the values of the schema, or of the part of it that ``path`` leads to."""
         try:
             document = Document(json.dumps(schema), self.options.limits, strict=self.spec.strict)
             solver = Solver(document, lenient=self.spec.lenient)
-            text = EbnfWriter(solver, self.options.whitespace).write(frozenset({Literal(document.root, True)}))
+            text = EbnfWriter(solver, self.options.whitespace).write(frozenset({Literal(_part(document, path), True)}))
         except UnenforceableError as error:
             raise UnenforceableError(error.message, pointer + error.pointer, keyword=error.keyword) from None
         except SchemaError as error:
@@ -145,22 +152,28 @@ class _Walker:
         self.notices += [Notice(pointer + one.pointer, one.message) for one in solver.notices]
         return {"type": "grammar", "grammar": text}
 
-    def _regex(self, value: dict[str, Any], pointer: str) -> Any:
+    def _regex(self, value: dict[str, Any], pointer: str) -> None:
         pattern = value.get("pattern")
         if not isinstance(pattern, str):
-            raise SchemaError("a regex format needs a 'pattern'", f"{pointer}/pattern")
+            raise SchemaError("a regex format needs a 'pattern'", pointer)
         try:
             read_regex(pattern, self.options.limits)
         except SchemaError as error:
-            raise SchemaError(error.message, f"{pointer}/pattern") from None
-        return value
+            raise SchemaError(error.message, pointer) from None
 
     def _grammar(self, value: dict[str, Any], pointer: str) -> None:
         if not isinstance(value.get("grammar"), str):
-            raise SchemaError("a grammar format needs a 'grammar'", f"{pointer}/grammar")
+            raise SchemaError("a grammar format needs a 'grammar'", pointer)
         if value.get("syntax", "ebnf") != "ebnf":
             return  # xgrammar's own Lark, which it checks itself
         try:
             check_ebnf(value["grammar"])
         except SchemaError as error:
-            raise SchemaError(error.message, f"{pointer}/grammar") from None
+            raise SchemaError(error.message, pointer) from None
+
+
+def _part(document: Document, path: Sequence[str]) -> SchemaNode:
+    try:
+        return document.child(document.root, *path) if path else document.root
+    except (KeyError, TypeError):
+        raise SchemaError(f"the schema has nothing at {list(path)}") from None

@@ -54,6 +54,24 @@ class Slow(_Misbehaving):
         time.sleep(float(value))
 
 
+class Busy(_Misbehaving):
+    """Needs as many seconds of CPU as the expression says."""
+
+    name = "busy"
+
+    def misbehave(self, value: str) -> None:
+        started = time.process_time()
+        while time.process_time() - started < float(value):
+            pass
+
+
+class RealTimeSignal(_Misbehaving):
+    name = "real-time-signal"
+
+    def misbehave(self, value: str) -> None:
+        os.kill(os.getpid(), signal.SIGRTMIN + 3)
+
+
 class Raising(_Misbehaving):
     name = "raising"
 
@@ -61,6 +79,6 @@ class Raising(_Misbehaving):
         raise KeyError("inside the engine")
 
 
-BACKENDS: tuple[type[BaseGrammarBackend], ...] = (Segfault, Endless, MemoryBomb, Slow, Raising)
+BACKENDS: tuple[type[BaseGrammarBackend], ...] = (Segfault, Endless, MemoryBomb, Slow, Busy, RealTimeSignal, Raising)
 for backend in BACKENDS:
     register_grammar_backend(backend.name, backend)

@@ -29,6 +29,7 @@ from constrained.errors import (
 )
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
+from constrained.zygote_client import ZygoteGoneError
 
 
 def regex(value: str, backend: str = "llguidance") -> GrammarSpec:
@@ -82,16 +83,53 @@ def test_a_segfault_costs_one_request(pool: CompilePool) -> None:
     assert_serves(pool)
 
 
+def test_a_death_by_a_signal_without_a_name_costs_one_request(pool: CompilePool) -> None:
+    with pytest.raises(GrammarCompilerCrashedError, match=r"\(signal \d+\)"):
+        pool.submit(regex("x", "real-time-signal")).result(5)
+    assert_serves(pool)
+
+
 def test_a_memory_bomb_costs_one_request(pool: CompilePool) -> None:
     with pytest.raises(GrammarTooLargeError, match="more than 512 MiB"):
         pool.submit(regex("x", "memory-bomb")).result(10)
     assert_serves(pool)
 
 
-def test_an_exception_inside_an_engine_is_that_requests_error(pool: CompilePool) -> None:
-    with pytest.raises(GrammarError, match="KeyError"):
+def test_an_exception_inside_an_engine_is_that_requests_error_and_is_logged(
+    pool: CompilePool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(GrammarError, match="KeyError") as caught:
         pool.submit(regex("x", "raising")).result(10)
+    assert caught.value.code == "grammar_crashed"
+    assert "KeyError" in caplog.text
     assert_serves(pool)
+
+
+def test_a_grammar_that_is_ready_is_not_lost_with_the_process_that_its_worker_came_from(
+    small_pool: CompilePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(pid: int) -> None:
+        raise ZygoteGoneError
+
+    # A worker in the idle class is replaced after its job, and the order to end it meets a zygote that has died.
+    future = small_pool.submit(regex("0.3", "busy"))
+    with monkeypatch.context() as broken:
+        broken.setattr(small_pool._zygote, "kill", gone)
+        assert future.result(5).payload
+        assert_serves(small_pool)
+
+
+def test_an_answer_that_makes_no_sense_is_told_at_once(
+    small_pool: CompilePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(data: bytes) -> object:
+        raise RecursionError("deep")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("constrained.compile_pool.decode_reply", decode)
+        with pytest.raises(GrammarCompilerCrashedError, match="answered nonsense: deep"):
+            small_pool.submit(regex("a")).result(5)
+    assert_serves(small_pool)
 
 
 def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: CompilePool) -> None:
@@ -102,7 +140,7 @@ def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: Co
     assert_serves(pool)
     assert time.monotonic() - before < 1.0
     for future in endless:
-        with pytest.raises(GrammarTimeoutError, match=r"response_format.*2 s"):
+        with pytest.raises(GrammarTimeoutError, match="not ready within 2 s"):
             future.result(10)
     assert time.monotonic() - started < 4.0
 
