@@ -41,3 +41,35 @@ def try_to_load(config: RankConfig, paths: Sequence[Path], settings: Sequence[di
     except ModelLoadError as error:
         return str(error)
     return ""
+
+
+def answer_greedily(
+    runner: ModelRunner, prompts: Sequence[Sequence[int]], count: int, ranks: Ranks | None = None
+) -> list[list[int]]:
+    """The most probable ``count`` tokens behind each prompt, all prompts in one batch."""
+    tables = [range(4 * index, 4 * index + 4) for index in range(len(prompts))]
+    rows = [ForwardRow(prompt, 0, table, 1) for prompt, table in zip(prompts, tables, strict=True)]
+    answers: list[list[int]] = [[] for _ in prompts]
+    for _ in range(count):
+        logits = runner.forward(rows)
+        if ranks is None or ranks.rank == 0:
+            token_ids = logits.argmax(-1)
+        else:
+            token_ids = torch.empty(len(prompts), dtype=torch.int64)
+        if ranks is not None:
+            ranks.broadcast_(token_ids)
+        for answer, token_id in zip(answers, token_ids.tolist(), strict=True):
+            answer.append(token_id)
+        rows = [
+            ForwardRow([answer[-1]], len(prompt) + len(answer) - 1, table, 1)
+            for prompt, answer, table in zip(prompts, answers, tables, strict=True)
+        ]
+    return answers
+
+
+def answer_greedily_on_ranks(
+    config: RankConfig, path: Path, prompts: Sequence[Sequence[int]], count: int
+) -> list[list[int]]:
+    """:func:`answer_greedily` with a cut model."""
+    ranks = meet(config)
+    return answer_greedily(load(path, ranks, kv_cache_tokens=4096), prompts, count, ranks)
