@@ -65,7 +65,7 @@ def measure(folder: Path, streams: int, tokens: int, step_seconds: float) -> dic
     port = listener.getsockname()[1]
     status, worker_status = spawn.Pipe()
     control, worker_control = spawn.Pipe()
-    config = HttpConfig(endpoint=endpoint, log_level="warning", metrics_directory=folder)
+    config = HttpConfig(endpoints=(endpoint,), log_level="warning", metrics_directory=folder)
     worker = spawn.Process(target=_run_worker, args=(config, assets, listener, worker_status, worker_control))
     worker.start()
     try:

@@ -26,7 +26,7 @@ from server.config import HttpConfig
 from server.context import ServerContext
 from server.documentation import install_openapi
 from server.edge import Edge
-from server.engine_client import EngineClient
+from server.engine import Engine
 from server.error_response import install_error_handlers
 from server.metrics import Metrics
 from server.models.assets import ModelAssets
@@ -34,7 +34,7 @@ from server.tokenizer import Tokenizer
 
 
 def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
-    """Load what the endpoints share. The engine client connects when the application starts.
+    """Load what the endpoints share. The engine connects when the application starts.
 
     Raises
     ------
@@ -49,8 +49,8 @@ def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
     template = ChatTemplate(
         assets, tokenizer.protected_text, timeout=config.template_timeout, max_chars=config.template_max_chars
     )
-    engine = EngineClient(
-        config.endpoint,
+    engine = Engine(
+        config.endpoints,
         call_timeout=config.call_timeout,
         retry_after=config.retry_after,
         scheduler_timeout=config.scheduler_timeout,

@@ -12,8 +12,8 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, kw_only=True)
 class HttpConfig:
-    endpoint: str
-    """ZMQ address the scheduler binds, ``ipc://`` or loopback ``tcp://``."""
+    endpoints: tuple[str, ...]
+    """ZMQ address that each group's scheduler binds, ``ipc://`` or loopback ``tcp://``."""
 
     served_model_names: tuple[str, ...] = ()
     """Names answered for; the first is the one shown. Empty: the assets' name."""

@@ -12,7 +12,7 @@ from scheduler.messages import SchedulerReady
 from server.chat.formats import ChatFormats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
-from server.engine_client import EngineClient
+from server.engine import Engine
 from server.errors import ModelNotFoundError, UnavailableError
 from server.metrics import Metrics
 from server.models.assets import ModelAssets
@@ -26,7 +26,7 @@ class ServerContext:
     assets: ModelAssets
     tokenizer: Tokenizer
     chat_template: ChatTemplate
-    engine: EngineClient
+    engine: Engine
     metrics: Metrics
     formats: ChatFormats
     is_draining: bool = False

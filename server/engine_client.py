@@ -1,4 +1,4 @@
-"""The HTTP process's end of the ZMQ connection to the scheduler.
+"""The HTTP process's end of the ZMQ connection to one scheduler.
 
 One DEALER socket. A socket monitor tells at once when the scheduler goes: every waiting request then fails, and after
 the reconnect the handshake starts anew. Nothing is ever queued for a scheduler that is not there.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import zmq
@@ -37,6 +37,7 @@ from scheduler.messages import (
     encode,
 )
 from server.errors import ApiError, SchedulerError, TimedOutError, UnavailableError
+from server.prefix_view import PrefixView
 from server.silence import Silence
 from server.submission import Submission
 
@@ -46,10 +47,12 @@ _HELLO_INTERVAL = 2.0  # seconds until an unanswered Hello is repeated
 
 
 class EngineClient:
-    """Sends requests to the scheduler and hands its answers to whoever waits for them.
+    """Sends requests to one scheduler and hands its answers to whoever waits for them.
 
     Parameters
     ----------
+    name
+        What the log calls the scheduler.
     endpoint
         ZMQ address the scheduler binds.
     call_timeout
@@ -60,7 +63,10 @@ class EngineClient:
         Seconds of silence after which a scheduler that is still there counts as gone.
     """
 
-    def __init__(self, endpoint: str, *, call_timeout: float, retry_after: int, scheduler_timeout: float) -> None:
+    def __init__(
+        self, name: str, endpoint: str, *, call_timeout: float, retry_after: int, scheduler_timeout: float
+    ) -> None:
+        self.name = name
         self._endpoint = endpoint
         self._call_timeout = call_timeout
         self._retry_after = retry_after
@@ -80,6 +86,12 @@ class EngineClient:
         self._hello: asyncio.TimerHandle | None = None
         self.ready: SchedulerReady | None = None
         """What the scheduler said of itself; ``None`` while it is not there."""
+        self.num_choices = 0
+        """Choices of the requests that this process has there."""
+        self._num_choices: dict[str, int] = {}
+        self._boot_id = ""
+        self.prefixes = PrefixView(0)
+        """What its prefix cache should hold."""
 
     @property
     def num_requests(self) -> int:
@@ -106,13 +118,8 @@ class EngineClient:
         self._socket.disable_monitor()
         self._context.destroy(linger=0)
 
-    def submit(self, requests: Sequence[GenerateRequest], *, timeout: float) -> Submission:
-        """Send the requests of one HTTP request.
-
-        Parameters
-        ----------
-        timeout
-            Seconds until the last token.
+    def submit(self, request: GenerateRequest, submission: Submission) -> None:
+        """Send a request whose answers go to ``submission``.
 
         Raises
         ------
@@ -120,18 +127,16 @@ class EngineClient:
             The scheduler is not ready.
         """
         if self.ready is None:
-            raise self._unavailable()
-        submission = Submission(requests, abort=self.abort, forget=self._forget)
-        for request in requests:
-            self._submissions[request.request_id] = submission
-        try:
-            for request in requests:
-                self._send(request)
-        except UnavailableError:
-            submission.close()
-            raise
-        submission.expire_after(timeout)
-        return submission
+            raise self.unavailable()
+        self._send(request)
+        self._submissions[request.request_id] = submission
+        self._num_choices[request.request_id] = request.sampling.n
+        self.num_choices += request.sampling.n
+
+    def forget(self, request_id: str) -> None:
+        """Nothing more is wanted of a request."""
+        if self._submissions.pop(request_id, None) is not None:
+            self.num_choices -= self._num_choices.pop(request_id)
 
     def abort(self, request_id: str) -> None:
         """Ask the scheduler to stop a request; nothing happens when it is unknown or the scheduler is gone."""
@@ -145,7 +150,8 @@ class EngineClient:
         """End every waiting request and call with ``error``."""
         for submission in set(self._submissions.values()):
             submission.fail(error)
-        self._submissions.clear()
+        for request_id in list(self._submissions):
+            self.forget(request_id)
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)
@@ -159,11 +165,12 @@ class EngineClient:
     async def flush_cache(self) -> CacheFlushed:
         """Drop every unreferenced page of the prefix cache."""
         answer: CacheFlushed = await self._call(lambda call_id: FlushCache(call_id=call_id))
+        self.prefixes.clear()
         return answer
 
     async def _call(self, make: Callable[[int], ToScheduler]) -> Any:
         if self.ready is None:
-            raise self._unavailable()
+            raise self.unavailable()
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
@@ -180,18 +187,16 @@ class EngineClient:
         sent = cast("asyncio.Future[Any]", self._socket.send(encode(message), zmq.DONTWAIT))
         error = sent.exception()
         if isinstance(error, zmq.Again):
-            raise self._unavailable()
+            raise self.unavailable()
         if error is not None:
             raise error
 
-    def _unavailable(self) -> UnavailableError:
+    def unavailable(self) -> UnavailableError:
+        """What is said while the scheduler is not there."""
         return UnavailableError(
             "The model is not ready: the scheduler is starting or was restarted. Try again shortly.",
             headers={"Retry-After": str(self._retry_after)},
         )
-
-    def _forget(self, request_id: str) -> None:
-        self._submissions.pop(request_id, None)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
@@ -225,7 +230,7 @@ class EngineClient:
         if self._hello is not None:
             self._hello.cancel()
         if self.ready is not None:
-            logger.error("the scheduler is %s; %d requests end with an error", what, len(self._submissions))
+            logger.error("%s is %s; requests that end with an error: %d", self.name, what, len(self._submissions))
         self.ready = None
         self.fail_all(UnavailableError(reason, headers={"Retry-After": str(self._retry_after)}))
 
@@ -251,12 +256,18 @@ class EngineClient:
         elif isinstance(message, SchedulerReady):
             if self._hello is not None:
                 self._hello.cancel()
-            self.ready = message
-            logger.info("scheduler ready (boot %s)", message.boot_id)
+            self._welcome(message)
         else:
             future = self._calls.get(message.call_id)
             if future is not None and not future.done():
                 future.set_result(message)
+
+    def _welcome(self, ready: SchedulerReady) -> None:
+        self.ready = ready
+        if ready.boot_id != self._boot_id:
+            self._boot_id = ready.boot_id
+            self.prefixes = PrefixView(ready.kv_cache_tokens)
+        logger.debug("%s is ready (boot %s)", self.name, ready.boot_id)
 
     def _dispatch_to_request(self, message: Admitted | Rejected | PromptLogprobs | Failed) -> None:
         submission = self._submissions.get(message.request_id)
@@ -267,6 +278,6 @@ class EngineClient:
         elif isinstance(message, PromptLogprobs):
             submission.push_prompt_logprobs(message)
         else:
-            self._forget(message.request_id)
+            self.forget(message.request_id)
             submission.ended(message.request_id)
             submission.fail(SchedulerError(message.error, retry_after=self._retry_after))

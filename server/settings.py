@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from constrained.config import GrammarConfig, JsonWhitespace
 from constrained.spec import GrammarBackendName
-from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, RunnerConfig
+from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, RankConfig, RunnerConfig
 from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
 from server.models.assets import ModelAssets
@@ -24,6 +24,8 @@ from server.reasoning.formats import reasoning_format
 from server.tools.registry import tool_parser
 
 ENVIRONMENT_PREFIX = "SCANSION_"
+
+_HOST_AND_PORT = re.compile(r"(?:\[([0-9a-fA-F:.%a-z]+)\]|([^\[\]:\s]+)):([0-9]{1,5})")
 
 OnOff = Literal["on", "off"]
 Texts = Annotated[tuple[str, ...], NoDecode]
@@ -42,6 +44,7 @@ _limit = partial(_option, "Limits of a request")
 _scheduling = partial(_option, "Scheduling")
 _drafts = partial(_option, "Drafts")
 _device = partial(_option, "Device and memory")
+_ranks = partial(_option, "Several devices and machines")
 _grammar = partial(_option, "Grammars")
 
 
@@ -203,10 +206,36 @@ class ServeSettings(BaseSettings):
     )
     num_threads: int | None = _device(
         None,
-        "CPU compute threads. Unset: one a core. With other busy programs on the machine, 1 or one less than the cores "
-        "can be much faster.",
+        "CPU compute threads of a rank. Unset: one a core, shared among the ranks here. With other busy programs on "
+        "the machine, 1 or one less than the cores can be much faster.",
         metavar="N",
         ge=1,
+    )
+
+    tp: int = _ranks(
+        1, "Ranks that share one copy of the model (tensor parallel), one device each.", metavar="N", ge=1, le=1024
+    )
+    dp: int = _ranks(
+        1,
+        "Copies of the model (data parallel), --tp ranks each. A request goes to the copy that has its beginning "
+        "cached or has less to do.",
+        metavar="N",
+        ge=1,
+        le=1024,
+    )
+    nnodes: int = _ranks(1, "Machines that the ranks of each copy are spread over.", metavar="N", ge=1, le=1024)
+    node_rank: int = _ranks(0, "Which of them this is; 0 has the HTTP port.", metavar="N", ge=0)
+    dist_init_addr: str | None = _ranks(
+        None,
+        "Where ranks meet: an address of node 0, and a free port there (with --dp one more for each further copy). Any "
+        "who can reach it can disturb the server. Unset, with one machine: a free port of 127.0.0.1.",
+        metavar="HOST:PORT",
+    )
+    start_timeout: float = _ranks(
+        RankConfig.start_timeout,
+        "How long ranks wait for each other to start and load.",
+        metavar="SECONDS",
+        gt=0,
     )
 
     grammar_backend: str = _grammar(
@@ -271,6 +300,14 @@ class ServeSettings(BaseSettings):
             raise ValueError("must be auto, cpu, cuda or cuda:N")
         return device
 
+    @field_validator("dist_init_addr")
+    @classmethod
+    def _is_host_and_port(cls, address: str | None) -> str | None:
+        found = None if address is None else _HOST_AND_PORT.fullmatch(address)
+        if address is not None and (found is None or not 0 < int(found[3]) < 1 << 16):
+            raise ValueError("must be HOST:PORT, such as 10.0.0.1:29500 or [fd00::1]:29500")
+        return address
+
     @field_validator("ssl_certfile", "ssl_keyfile")
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
@@ -308,6 +345,24 @@ class ServeSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _ranks_fit_nodes(self) -> ServeSettings:
+        if self.node_rank >= self.nnodes:
+            raise ValueError(f"--node-rank must be below --nnodes, {self.nnodes}, got {self.node_rank}")
+        if self.nnodes > 1 and self.dist_init_addr is None:
+            raise ValueError("--nnodes needs --dist-init-addr, an address of node 0 and a free port there")
+        if self.tp % self.nnodes:
+            raise ValueError(
+                f"--tp {self.tp} cannot be spread evenly over --nnodes {self.nnodes}: it must be a multiple. For whole "
+                "copies of the model on other machines start a server on each, and put a load balancer in front"
+            )
+        if self.tp * self.dp // self.nnodes > 1 and re.fullmatch("cuda:[0-9]+", self.device):
+            raise ValueError(
+                f"--device {self.device} is one device: with several ranks give cuda; "
+                "CUDA_VISIBLE_DEVICES chooses which"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tls_needs_both(self) -> ServeSettings:
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("--ssl-certfile and --ssl-keyfile must be given together")
@@ -324,6 +379,12 @@ class ServeSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """What was given to the constructor, and nothing read behind its back."""
         return (init_settings,)
+
+    @property
+    def rendezvous(self) -> tuple[str, int] | None:
+        """Host and port of ``dist_init_addr``."""
+        found = _HOST_AND_PORT.fullmatch(self.dist_init_addr or "")
+        return None if found is None else (found[1] or found[2], int(found[3]))
 
     def scheduler_config(self, endpoint: str) -> SchedulerConfig:
         """What the scheduler process is told."""
@@ -373,10 +434,10 @@ class ServeSettings(BaseSettings):
             plugins=self.grammar_plugins,
         )
 
-    def http_config(self, endpoint: str, *, metrics_directory: Path | None) -> HttpConfig:
+    def http_config(self, endpoints: tuple[str, ...], *, metrics_directory: Path | None) -> HttpConfig:
         """What an HTTP process is told."""
         return HttpConfig(
-            endpoint=endpoint,
+            endpoints=endpoints,
             served_model_names=self.served_model_name,
             tool_call_parser=self.tool_call_parser,
             reasoning_parser=self.reasoning_parser,

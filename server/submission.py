@@ -14,7 +14,7 @@ Event = ChoiceOutput | PromptLogprobs
 class Submission:
     """The prompts of one HTTP request at the scheduler.
 
-    Made by :meth:`server.engine_client.EngineClient.submit`. One task waits on it; the engine client pushes.
+    Made by :meth:`server.engine.Engine.submit`. One task waits on it; the engine clients push.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Submission:
     abort
         Tells the scheduler to stop a request.
     forget
-        Tells the engine client that nothing more is wanted of a request.
+        Tells the engine that nothing more is wanted of a request.
     """
 
     def __init__(

@@ -106,9 +106,10 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         context = self._context
-        logger.info("draining %d requests", context.num_http_requests)
+        if context.num_http_requests:
+            logger.info("draining; requests in progress: %d", context.num_http_requests)
         if not await self._wait_until_idle(context.config.drain_timeout):
-            logger.warning("%d requests did not end in time", context.num_http_requests)
+            logger.warning("requests that did not end in time: %d", context.num_http_requests)
             context.engine.fail_all(UnavailableError("The server is shutting down.", code="draining"))
             if not await self._wait_until_idle(_FLUSH_SECONDS):
                 self._cut_connections()

@@ -31,6 +31,14 @@ class ChildSpec:
     arguments: tuple[Any, ...]
     silence_limit: float | None = None
     """Seconds without a message after which the process, once ready, counts as hung. ``None``: it need not speak."""
+    start_limit: float | None = None
+    """Seconds in which it must become ready. ``None``: loading may take any time."""
+    group: str | None = None
+    """Processes of one group are stopped and started together. ``None``: it is alone."""
+
+    @property
+    def group_name(self) -> str:
+        return self.name if self.group is None else self.group
 
 
 class Child:
@@ -74,10 +82,23 @@ class Child:
                 self.failure = message.message
         return messages
 
+    def next_look(self) -> float | None:
+        """Seconds after which :meth:`kill_if_hung` should be asked again; ``None``: it need not be."""
+        if self.spec.start_limit is not None and not self.is_ready:
+            return max(0.0, self.started_at + self.spec.start_limit - time.monotonic())
+        return None if self.silence is None else self.silence.interval
+
     def kill_if_hung(self) -> None:
-        """Stop a process that has been silent for too long; its death is then seen like any other."""
-        if self.silence is not None and self.silence.is_too_long() and self.is_ready and self.failure is None:
-            self.failure = f"it did nothing for {self.silence.limit:g} s and was killed"
+        """Stop a process that has been silent, or starting, for too long; its death is then seen like any other."""
+        if self.failure is not None:
+            return
+        limit = self.spec.start_limit
+        if self.is_ready:
+            if self.silence is not None and self.silence.is_too_long():
+                self.failure = f"it did nothing for {self.silence.limit:g} s and was killed"
+                self.kill()
+        elif limit is not None and time.monotonic() - self.started_at > limit:
+            self.failure = f"the {self.spec.name} process was not ready within {limit:g} s and was killed"
             self.kill()
 
     def cause_of_death(self) -> str:

@@ -13,14 +13,14 @@ import sys
 import threading
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from server.access_log import configure_logging
 from server.launch.status import StatusPipe
 
 if TYPE_CHECKING:
     from constrained.config import GrammarConfig
-    from model_runner.config import RunnerConfig
+    from model_runner.config import RankConfig, RunnerConfig
     from scheduler.config import SchedulerConfig
     from server.config import HttpConfig, LogFormat, LogLevel
     from server.models.assets import ModelAssets
@@ -38,16 +38,19 @@ def scheduler_entry(
     eos_token_ids: tuple[int, ...],
     tokenizer_json: Path,
     draft_runner: RunnerConfig | None,
+    ranks: RankConfig | None,
     status: Connection,
 ) -> None:
-    """The scheduler process."""
+    """A scheduler process: the only one of its group, or one rank of it."""
     die_with_parent()
     configure_logging(log_level, log_format)
     for package in ("scheduler", "model_runner", "sampling", "constrained"):
         logging.getLogger(package).setLevel(log_level.upper())
     from scheduler.process import run_scheduler
 
-    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, StatusPipe.take_over(status), draft_runner)
+    pipe = StatusPipe.take_over(status)
+    place: dict[str, Any] = {} if ranks is None else {"ranks": ranks}
+    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, pipe, draft_runner, **place)
 
 
 def http_entry(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:

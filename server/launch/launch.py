@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
-from pathlib import Path
 
 from constrained.vocabulary import Vocabulary
 from server.access_log import configure_logging
 from server.launch import exit_codes
-from server.launch.child import ChildSpec
 from server.launch.console import Console
-from server.launch.entries import http_entry, scheduler_entry
+from server.launch.devices import cuda_device_count
 from server.launch.errors import StartError
 from server.launch.listener import bind_listener, listen
-from server.launch.ready import ready_text
+from server.launch.placement import Placement, placement
+from server.launch.ready import node_ready_text, ready_text
+from server.launch.rendezvous import rendezvous_listeners
+from server.launch.restarts import RestartPolicy
 from server.launch.runtime_dir import runtime_dir
 from server.launch.signals import exit_on_sigterm, queued_signals
+from server.launch.specs import http_specs, rank_specs
 from server.launch.supervisor import Supervisor
 from server.models import ModelAssets, ModelResolutionError, resolve
 from server.settings import ServeSettings
-
-_PATIENCE = 4  # times the silence after which clients are told, until a hung scheduler is killed
 
 
 def launch(settings: ServeSettings, console: Console) -> int:
     """Serve until a signal comes; returns one of :mod:`server.launch.exit_codes`."""
     configure_logging(settings.log_level, settings.log_format)
     try:
-        # The port first: whoever has it, the person should know before a download.
-        with bind_listener(settings.host, settings.port) as listener:
+        place = placement(settings, os.environ)
+        num_devices = count_devices(settings, place)
+        with contextlib.ExitStack() as stack:
+            # The ports first: whoever has them, the person should know before a download.
+            listener = None
+            if place.serves_http:
+                listener = stack.enter_context(bind_listener(settings.host, settings.port))
+            meetings = stack.enter_context(rendezvous_listeners(place))
             with exit_on_sigterm():
                 assets = resolve_model(settings, console)
                 draft_assets = resolve_draft_model(settings, assets, console)
-            with queued_signals() as signals, runtime_dir() as folder:
+            signals, folder = stack.enter_context(queued_signals()), stack.enter_context(runtime_dir())
+            specs = rank_specs(settings, place, num_devices, assets, draft_assets, meetings, folder)
+            if listener is not None:
                 listen(listener)
-                port = listener.getsockname()[1]
-                supervisor = Supervisor(
-                    child_specs(settings, assets, listener, folder, draft_assets),
-                    listener=listener,
-                    console=console,
-                    drain_timeout=settings.drain_timeout,
-                    on_ready=lambda: console.say(ready_text(settings, assets, port)),
-                )
-                console.stage("Starting")
-                return supervisor.run(signals)
+                specs += http_specs(settings, place, assets, listener, folder)
+            supervisor = Supervisor(
+                specs,
+                listener=listener,
+                console=console,
+                drain_timeout=settings.drain_timeout,
+                on_ready=lambda: console.say(_ready_text(settings, place, assets, listener)),
+                policy=RestartPolicy if place.restarts else lambda: RestartPolicy(max_crashes=1),
+            )
+            console.stage("Starting")
+            return supervisor.run(signals)
     except (StartError, ModelResolutionError) as error:
         console.fail(str(error))
         return exit_codes.FAILED_TO_START
@@ -83,40 +94,29 @@ def resolve_draft_model(settings: ServeSettings, assets: ModelAssets, console: C
     return draft
 
 
-def child_specs(
-    settings: ServeSettings,
-    assets: ModelAssets,
-    listener: socket.socket,
-    folder: Path,
-    draft_assets: ModelAssets | None = None,
-) -> list[ChildSpec]:
-    """One scheduler and the HTTP processes, joined by a socket in ``folder``."""
-    endpoint = f"ipc://{folder}/scheduler.sock"
-    metrics_directory = None
-    if settings.http_workers > 1:
-        metrics_directory = folder / "metrics"
-        metrics_directory.mkdir()
-    http_config = settings.http_config(endpoint, metrics_directory=metrics_directory)
-    scheduler_arguments = (
-        settings.log_level,
-        settings.log_format,
-        settings.scheduler_config(endpoint),
-        settings.runner_config(assets),
-        settings.grammar_config(),
-        assets.eos_token_ids,
-        assets.tokenizer_json,
-        None if draft_assets is None else settings.runner_config(draft_assets),
-    )
-    return [
-        ChildSpec(
-            "scheduler",
-            "scheduler",
-            scheduler_entry,
-            scheduler_arguments,
-            silence_limit=_PATIENCE * settings.scheduler_timeout,
-        ),
-        *(
-            ChildSpec(f"http-{i}", "http", http_entry, (http_config, assets, listener))
-            for i in range(settings.http_workers)
-        ),
-    ]
+def count_devices(settings: ServeSettings, place: Placement) -> int:
+    """CUDA devices for the ranks of this machine; 0: they run on the CPU.
+
+    Raises
+    ------
+    StartError
+        There are fewer devices than ranks.
+    """
+    if settings.device == "cpu":
+        return 0
+    count = cuda_device_count(os.environ)
+    last = place.local_rank(place.num_groups - 1, place.ranks[-1])
+    needed = max(place.ranks_on_machine, last + 1)
+    # One rank may say itself what is wrong with its device.
+    if needed > max(count, 1) and (count or settings.device != "auto"):
+        raise StartError(
+            f"{needed} ranks on this machine need as many CUDA devices, and there are {count} (CUDA_VISIBLE_DEVICES "
+            "counts); choose smaller --tp and --dp, or --device cpu"
+        )
+    return count
+
+
+def _ready_text(settings: ServeSettings, place: Placement, assets: ModelAssets, listener: socket.socket | None) -> str:
+    if listener is None:
+        return node_ready_text(assets, place.ranks)
+    return ready_text(settings, assets, listener.getsockname()[1])

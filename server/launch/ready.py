@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 
 from server.models.assets import ModelAssets
 from server.settings import ServeSettings
@@ -29,6 +30,12 @@ def ready_text(settings: ServeSettings, assets: ModelAssets, port: int) -> str:
     if assets.chat_template is None:
         lines[0] = f"curl {url}/v1/completions \\"
     return f"Scansion is ready: {name} on {url}\n\nTry it:\n\n" + "\n".join(lines) + "\n"
+
+
+def node_ready_text(assets: ModelAssets, ranks: Sequence[int]) -> str:
+    """What a node without the HTTP port says."""
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"Scansion is ready: {named} of {assets.name}; node 0 has the HTTP port"
 
 
 def _example(name: str, settings: ServeSettings, assets: ModelAssets) -> dict[str, object]:

@@ -23,37 +23,45 @@ _logger = logging.getLogger("scansion.supervisor")
 
 _HTTP_GRACE_SECONDS = 10.0  # beyond the drain timeout, which the HTTP processes keep themselves
 _SCHEDULER_STOP_SECONDS = 5.0
+_LONGEST_PAUSE = 60.0  # for what keeps crashing while another group serves
 
 
 class Supervisor:
     """Runs one process for each spec until a signal asks it to stop or a process cannot be kept alive.
+
+    Processes of one group are started together, and stopped together when one of them dies.
 
     Parameters
     ----------
     specs
         The processes.
     listener
-        Closed here when draining begins, so that new clients are refused instead of waiting for nobody.
+        Closed here when draining begins, so that new clients are refused instead of waiting for nobody. ``None`` where
+        nobody listens.
     on_ready
         Called once, when every process has said that it is ready.
+    policy
+        Makes the restart policy of each group.
     """
 
     def __init__(
         self,
         specs: Sequence[ChildSpec],
         *,
-        listener: socket.socket,
+        listener: socket.socket | None,
         console: Console,
         drain_timeout: float,
         on_ready: Callable[[], None],
         policy: Callable[[], RestartPolicy] = RestartPolicy,
     ) -> None:
-        self._specs = list(specs)
+        self._groups: dict[str, list[ChildSpec]] = {}
+        for spec in specs:
+            self._groups.setdefault(spec.group_name, []).append(spec)
         self._listener = listener
         self._console = console
         self._drain_timeout = drain_timeout
         self._on_ready = on_ready
-        self._policies = {spec.name: policy() for spec in specs}
+        self._policies = {group: policy() for group in self._groups}
         self._children: dict[str, Child] = {}
         self._due: dict[str, float] = {}
         self._was_ready: set[str] = set()
@@ -62,8 +70,8 @@ class Supervisor:
     def run(self, signals: SignalQueue) -> int:
         """Start everything, supervise, stop everything; returns one of :mod:`server.launch.exit_codes`."""
         try:
-            for spec in self._specs:
-                self._start(spec)
+            for group in self._groups:
+                self._start(group)
             code: int | None = None
             while code is None:
                 wait([*self._waitables(), signals.fileno()], self._next_look())
@@ -78,8 +86,16 @@ class Supervisor:
         finally:
             self._kill_all()
 
-    def _start(self, spec: ChildSpec) -> None:
-        self._children[spec.name] = Child(spec)
+    def _start(self, group: str) -> None:
+        for spec in self._groups[group]:
+            self._children[spec.name] = Child(spec)
+
+    def _members(self, group: str) -> list[Child]:
+        return [child for child in self._children.values() if child.spec.group_name == group]
+
+    def _is_ready(self, group: str) -> bool:
+        members = self._members(group)
+        return bool(members) and all(child.is_ready for child in members)
 
     def _waitables(self) -> list[Connection | int]:
         return [item for child in self._children.values() for item in waitables(child)]
@@ -87,55 +103,77 @@ class Supervisor:
     def _next_look(self) -> float | None:
         """Seconds until something is due although nothing happened."""
         times = [max(0.0, due - time.monotonic()) for due in self._due.values()]
-        times += [child.silence.interval for child in self._children.values() if child.silence is not None]
+        times += [seconds for child in self._children.values() if (seconds := child.next_look()) is not None]
         return min(times, default=None)
 
     def _hear(self) -> None:
-        for child in self._children.values():
-            was_ready = child.is_ready
-            for message in child.receive():
-                if isinstance(message, Loading) and not self._announced:
-                    self._console.load(message.stage, message.fraction)
-            if child.is_ready and not was_ready:
-                if child.spec.name in self._was_ready:
-                    seconds = time.monotonic() - child.started_at
-                    _logger.info("%s is ready again after %.1f s", child.spec.name, seconds)
-                self._was_ready.add(child.spec.name)
-        if not self._announced and len(self._was_ready) == len(self._specs):
+        shown = next(iter(self._children), None)  # ranks load alike: the first speaks for all
+        for group in self._groups:
+            was_ready = self._is_ready(group)
+            for child in self._members(group):
+                for message in child.receive():
+                    if isinstance(message, Loading) and not self._announced and child.spec.name == shown:
+                        self._console.load(message.stage, message.fraction)
+            if not was_ready and self._is_ready(group):
+                if group in self._was_ready:
+                    seconds = time.monotonic() - min(child.started_at for child in self._members(group))
+                    _logger.info("%s is ready again after %.1f s", group, seconds)
+                self._was_ready.add(group)
+        if not self._announced and len(self._was_ready) == len(self._groups):
             self._announced = True
             self._console.finish_stage()
             self._on_ready()
 
     def _replace_dead(self) -> int | None:
-        """Plan a restart of each process that died; returns an exit code when there can be none."""
-        for name, child in list(self._children.items()):
-            if child.process.is_alive():
+        """Plan a restart of each group with a process that died; returns an exit code when there can be none."""
+        for group in self._groups:
+            dead = [child for child in self._members(group) if not child.process.is_alive()]
+            if not dead:
                 continue
-            child.receive()  # its last words may have come after the last look
-            child.reap()
-            del self._children[name]
-            cause = child.cause_of_death() if child.failure is None else child.failure
-            if name not in self._was_ready:
+            for child in dead:
+                child.receive()  # its last words may have come after the last look
+            first = min(dead, key=_is_consequence)
+            name = first.spec.name
+            self._end(group)
+            cause = first.cause_of_death() if first.failure is None else first.failure
+            if group not in self._was_ready:
                 # It never worked, so starting it again would not help.
-                self._console.fail(child.failure or f"the {name} process {cause} while it started")
+                self._console.fail(first.failure or f"the {name} process {cause} while it started")
                 return exit_codes.FAILED_TO_START
-            _logger.error("%s (process %s) died: %s", name, child.process.pid, cause)
-            pause = self._policies[name].next_pause(time.monotonic())
+            _logger.error("%s (process %s) died: %s", name, first.process.pid, cause)
+            pause = self._policies[group].next_pause(time.monotonic())
             if pause is None:
-                self._console.fail(
-                    f"the {name} process died too often and is not started again. The last time: {cause}"
-                )
-                return exit_codes.KEEPS_CRASHING
-            _logger.info("restarting %s %s", name, f"in {pause:g} s" if pause else "now")
-            self._due[name] = time.monotonic() + pause
+                if not self._another_serves(group):
+                    self._console.fail(
+                        f"the {name} process died too often and is not started again. The last time: {cause}"
+                    )
+                    return exit_codes.KEEPS_CRASHING
+                pause = _LONGEST_PAUSE
+            _logger.info("restarting %s %s", group, f"in {pause:g} s" if pause else "now")
+            self._due[group] = time.monotonic() + pause
         return None
+
+    def _end(self, group: str) -> None:
+        """Kill what is left of a group, and wait until all of it is gone: its successors need the devices."""
+        members = self._members(group)
+        for child in members:
+            child.kill()
+        for child in members:
+            child.reap()
+            del self._children[child.spec.name]
+
+    def _another_serves(self, group: str) -> bool:
+        role = self._groups[group][0].role
+        return any(
+            other != group and specs[0].role == role and self._is_ready(other) for other, specs in self._groups.items()
+        )
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for spec in self._specs:
-            if self._due.get(spec.name, now + 1) <= now:
-                del self._due[spec.name]
-                self._start(spec)
+        for group in self._groups:
+            if self._due.get(group, now + 1) <= now:
+                del self._due[group]
+                self._start(group)
 
     def _stop(self, signals: SignalQueue, taken: list[int]) -> int:
         """Drain on the first signal; at once on a second."""
@@ -143,10 +181,15 @@ class Supervisor:
             return exit_codes.stopped_at_once(taken[1])
         self._console.finish_stage()
         name = signal.Signals(taken[0]).name
-        _logger.info("%s: letting running requests end; a second signal stops at once", name)
-        self._listener.close()
-        if not self._announced:
-            self._kill("scheduler")  # it is loading: nothing can be running
+        loading = [group for group in self._groups if not self._is_ready(group)]
+        serves = any(specs[0].role == "scheduler" and group not in loading for group, specs in self._groups.items())
+        if serves:
+            _logger.info("%s: letting running requests end; a second signal stops at once", name)
+        else:
+            _logger.info("%s: stopping", name)
+        self._close_listener()
+        for group in loading:
+            self._end(group)  # nothing can be running there
         order: tuple[tuple[Role, float], ...] = (
             ("http", self._drain_timeout + _HTTP_GRACE_SECONDS),
             ("scheduler", _SCHEDULER_STOP_SECONDS),
@@ -176,10 +219,9 @@ class Supervisor:
                 return taken[0]
         return None
 
-    def _kill(self, role: Role) -> None:
-        for child in self._children.values():
-            if child.spec.role == role:
-                child.kill()
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
 
     def _kill_all(self) -> None:
         for child in self._children.values():
@@ -187,4 +229,9 @@ class Supervisor:
         for child in self._children.values():
             child.reap()
         self._children.clear()
-        self._listener.close()
+        self._close_listener()
+
+
+def _is_consequence(child: Child) -> bool:
+    """Whether a rank that died may have done so because another did: then the other's end is the one to tell."""
+    return child.failure is None and (child.process.exitcode or 0) >= 0

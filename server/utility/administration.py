@@ -12,8 +12,9 @@ from fastapi.responses import HTMLResponse, Response
 from server.body import read_json_object
 from server.context import context_of
 from server.documentation import request_body
-from server.errors import ApiError, BadRequestError
+from server.errors import BadRequestError
 from server.json_response import JsonResponse
+from server.scheduler_stats import total
 from server.validation import RequestModel, validate_request
 
 router = APIRouter()
@@ -37,10 +38,11 @@ async def version(request: Request) -> Response:
 
 @router.get("/server_info")
 async def server_info(request: Request) -> Response:
-    """The model, the scheduler and what it is doing."""
+    """The model, the schedulers and what they are doing."""
     context = context_of(request)
     ready = context.engine.ready
-    stats = None if ready is None else await context.engine.stats()
+    stats = await context.engine.stats()
+    there = [group for group in stats if group is not None]
     return JsonResponse(
         {
             "version": request.app.version,
@@ -57,7 +59,11 @@ async def server_info(request: Request) -> Response:
                 "max_top_logprobs": context.config.max_top_logprobs,
             },
             "scheduler": None if ready is None else msgspec.structs.asdict(ready),
-            "stats": None if stats is None else msgspec.structs.asdict(stats),
+            "stats": msgspec.structs.asdict(total(there)) if there else None,
+            "groups": [
+                {"scheduler": _as_dict(group.ready), "stats": _as_dict(of_group)}
+                for group, of_group in zip(context.engine.groups, stats, strict=True)
+            ],
         }
     )
 
@@ -66,18 +72,14 @@ async def server_info(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     context = context_of(request)
-    try:
-        stats = await context.engine.stats()
-    except ApiError:
-        stats = None  # shown as scansion_scheduler_up 0
+    stats = await context.engine.stats()
     return Response(context.metrics.render(stats), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.post("/flush_cache")
 async def flush_cache(request: Request) -> Response:
     """Empty the prefix cache."""
-    flushed = await context_of(request).engine.flush_cache()
-    return JsonResponse({"freed_tokens": flushed.freed_tokens})
+    return JsonResponse({"freed_tokens": await context_of(request).engine.flush_cache()})
 
 
 @router.post("/abort_request", openapi_extra=request_body(AbortBody))
@@ -97,7 +99,7 @@ async def abort_request(request: Request) -> Response:
         for scheduler_id in submission.request_ids:
             context.engine.abort(scheduler_id)
     if request_id is not None and not submissions:
-        context.engine.abort(request_id)  # another HTTP process may hold it: the scheduler looks at all of them
+        context.engine.abort(request_id)  # another HTTP process may hold it: schedulers look at all of them
     return JsonResponse({"aborted": len(submissions)})
 
 
@@ -114,3 +116,7 @@ async def index(request: Request) -> Response:
         f"<!doctype html><title>Scansion</title><h1>Scansion {html.escape(request.app.version)}</h1>"
         f"<p>OpenAI-compatible; see <a href='docs'>docs</a>.</p><table>{rows}</table>"
     )
+
+
+def _as_dict(described: msgspec.Struct | None) -> dict[str, object] | None:
+    return None if described is None else msgspec.structs.asdict(described)

@@ -104,13 +104,14 @@ def derived(values: ServeSettings) -> tuple[Any, ...]:
         values.scheduler_config("ipc://x"),
         values.runner_config(assets),
         values.grammar_config(),
-        values.http_config("ipc://x", metrics_directory=None),
+        values.http_config(("ipc://x",), metrics_directory=None),
     )
     return tuple(dataclasses.astuple(config) for config in configs)
 
 
 # Used by the launcher itself, not handed to a process.
 _LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers", "draft_model"}
+_LAUNCHER |= {"tp", "dp", "nnodes", "node_rank", "dist_init_addr", "start_timeout"}  # see test_placement.py
 
 
 @pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)

@@ -72,11 +72,12 @@ def assets(tokenizer_json: Path) -> ModelAssets:
 
 
 class RunningServer:
-    """A server in a thread, with the fake behind it."""
+    """A server in a thread, with the fakes behind it: one scheduler, or several groups."""
 
-    def __init__(self, config: HttpConfig, assets: ModelAssets, scheduler: FakeScheduler) -> None:
-        self.scheduler = scheduler
-        self.behaviour: Behaviour = scheduler.behaviour
+    def __init__(self, config: HttpConfig, assets: ModelAssets, schedulers: list[FakeScheduler]) -> None:
+        self.schedulers = schedulers
+        self.scheduler = schedulers[0]
+        self.behaviour: Behaviour = self.scheduler.behaviour
         self.context: ServerContext = create_context(config, assets)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -94,7 +95,7 @@ class RunningServer:
         asyncio.run(self._server.serve(sockets=[self._listener]))
 
     def wait_ready(self) -> None:
-        wait_until(lambda: self.context.engine.ready is not None)
+        wait_until(lambda: all(group.ready is not None for group in self.context.engine.groups))
 
     def client(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=10, trust_env=False, verify=False, **options)
@@ -137,7 +138,7 @@ MakeServer = Callable[..., RunningServer]
 
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory, assets: ModelAssets) -> StartServer:
-    """Starts servers; ``scheduler_runs=False`` leaves the fake unstarted, assets and settings may be given."""
+    """Starts servers; ``scheduler_runs=False`` leaves the fakes unstarted, assets and settings may be given."""
 
     @contextmanager
     def start(
@@ -145,21 +146,26 @@ def start_server(tmp_path_factory: pytest.TempPathFactory, assets: ModelAssets) 
         scheduler_runs: bool = True,
         behaviour: Behaviour | None = None,
         with_assets: ModelAssets | None = None,
+        num_groups: int = 1,
         **settings: Any,
     ) -> Iterator[RunningServer]:
         chosen = with_assets or assets
-        endpoint = f"ipc://{tmp_path_factory.mktemp('ipc')}/s"
-        fake = FakeScheduler(endpoint, Vocabulary.from_tokenizer_json(chosen.tokenizer_json), behaviour)
+        folder = tmp_path_factory.mktemp("ipc")
+        endpoints = tuple(f"ipc://{folder}/{group}" for group in range(num_groups))
+        vocabulary = Vocabulary.from_tokenizer_json(chosen.tokenizer_json)
+        fakes = [FakeScheduler(endpoint, vocabulary, behaviour) for endpoint in endpoints]
         if scheduler_runs:
-            fake.start()
-        server = RunningServer(HttpConfig(endpoint=endpoint, **settings), chosen, fake)
+            for fake in fakes:
+                fake.start()
+        server = RunningServer(HttpConfig(endpoints=endpoints, **settings), chosen, fakes)
         try:
             if scheduler_runs:
                 server.wait_ready()
             yield server
         finally:
             server.close()
-            fake.close()
+            for fake in fakes:
+                fake.close()
 
     return start
 

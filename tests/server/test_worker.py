@@ -83,7 +83,7 @@ def start_worker(tmp_path, assets, wait_until):
         workers = []
         for _ in range(count):
             status, child = spawn.Pipe()
-            config = HttpConfig(endpoint=endpoint, log_level="error", **settings)
+            config = HttpConfig(endpoints=(endpoint,), log_level="error", **settings)
             process = spawn.Process(target=run_http_worker, args=(config, assets, listener, child))
             process.start()
             processes.append(process)
@@ -219,7 +219,7 @@ def test_a_model_that_cannot_be_served_is_reported_not_raised(tmp_path, assets):
     status, child = spawn.Pipe()
     listener = socket.create_server(("127.0.0.1", 0))
     broken = replace(assets, chat_template="{% if %}")
-    config = HttpConfig(endpoint=f"ipc://{tmp_path}/s", log_level="error")
+    config = HttpConfig(endpoints=(f"ipc://{tmp_path}/s",), log_level="error")
     process = spawn.Process(target=run_http_worker, args=(config, broken, listener, child))
     process.start()
     assert status.poll(30)
