@@ -10,7 +10,7 @@ from sampling.params import SamplingParams
 from scheduler.messages import GenerateRequest
 from scheduler.thinking import ThinkingState
 
-BYTES = [b"a", b"</", b"think", b">", b".</", b"th", b"ink>\n", b"", b"</think>"]
+BYTES = [b"a", b"</", b"think", b">", b".</", b"th", b"ink>\n", b"", b"</think>", b" \n"]
 MARKER = ReasoningSpec(think_end_ids=(1, 2, 3), is_thinking=True)
 SPECIAL = ReasoningSpec(think_end_ids=(7,), is_thinking=True)
 PARAMS = SamplingParams(max_tokens=30, seed=0, ignore_eos=True)
@@ -44,6 +44,30 @@ def test_a_special_token_may_be_the_marker():
 def test_who_does_not_think_has_no_thinking_tokens():
     assert pushed(None, [0, 1, 2, 3]) == (False, 0)
     assert pushed(ReasoningSpec(think_end_ids=(1,), is_thinking=False), [0, 1]) == (False, 0)
+
+
+OPENED = ReasoningSpec(think_start_ids=(1, 2, 3), think_end_ids=(8,), is_thinking=False)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [
+        ([1, 2, 3, 0, 0, 8, 0], (False, 6)),
+        ([9, 1, 5, 6, 0], (True, 5)),  # behind white space, in other tokens
+        ([0, 1, 2, 3, 0], (False, 0)),  # in the answer
+        ([4, 5, 6, 0], (False, 0)),
+        ([1, 0, 1, 2, 3], (False, 0)),
+        ([1, 2, 3, 0, 8, 1, 2, 3, 0], (False, 5)),  # once
+        ([1, 2], (False, 0)),
+    ],
+)
+def test_thinking_that_the_model_itself_began_is_counted_with_its_marks(token_ids, expected):
+    assert pushed(OPENED, token_ids) == expected
+
+
+def test_a_model_may_think_again_where_its_format_says_so():
+    reasoning = ReasoningSpec(think_start_ids=(7, 2), think_end_ids=(3,), is_thinking=False, may_think_again=True)
+    assert pushed(reasoning, [0, 7, 2, 0, 3, 0, 7, 0, 7, 2, 0]) == (True, 4 + 3)
 
 
 def run(max_in_flight, reasoning, stop=(), n=1, max_tokens=30):
