@@ -57,7 +57,9 @@ def grammar_failed(message: GenerateRequest, error: GrammarError) -> ErrorInfo:
     """The client's fault names the client's field; the server's fault does not."""
     if error.status < 500:
         code = error.code or (INVALID_CODES[message.grammar.kind] if message.grammar is not None else None)
-        return _invalid(str(error), error.field or message.grammar_field, code)
+        # A pointer may begin with the field that one part of a composed constraint came from.
+        origin = (error.pointer or "").partition("/")[0]
+        return _invalid(str(error), error.field or origin or message.grammar_field, code)
     text = f"The grammar could not be compiled: {error}."
     return ErrorInfo(status=error.status, type="server_error", code=error.code, message=text)
 
