@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,13 +84,9 @@ class Tokenizer:
         return token_ids + self._encode_stretch(text[position:])
 
     @property
-    def control_spellings(self) -> tuple[str, ...]:
-        """Spellings of the special tokens."""
-        return tuple(self._control_ids)
-
-    def control_id(self, spelling: str) -> int | None:
-        """Id of a special token; ``None`` for any other text."""
-        return self._control_ids.get(spelling)
+    def control_ids(self) -> Mapping[str, int]:
+        """Ids of the special tokens, by their spelling."""
+        return self._control_ids
 
     async def run(self, function: Callable[[str], _Result], text: str) -> _Result:
         """Call ``function(text)``, in a thread when the text is long enough to hold up other requests."""

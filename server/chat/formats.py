@@ -38,7 +38,7 @@ class ChatFormats:
             spellings += [self.reasoning.start, self.reasoning.end]
         if self.reads_harmony:
             spellings += tool_parser("harmony").shown_tokens
-        ids = (self.tokenizer.control_id(spelling) for spelling in spellings)
+        ids = (self.tokenizer.control_ids.get(spelling) for spelling in spellings)
         return frozenset(token_id for token_id in ids if token_id is not None)
 
     @property
@@ -47,16 +47,27 @@ class ChatFormats:
         return self.reasoning is not None and self.reasoning.is_harmony
 
     @cached_property
+    def think_start_ids(self) -> tuple[int, ...]:
+        """Token ids of the marker that begins thinking."""
+        return () if self.reasoning is None else self._ids(self.reasoning.start)
+
+    @cached_property
     def think_end_ids(self) -> tuple[int, ...]:
-        """Token ids of the marker that ends thinking."""
-        if self.reasoning is None:
-            return ()
-        return tuple(self.tokenizer.encode_prompt(self.reasoning.end, add_special_tokens=False))
+        """Token ids of the marker that ends thinking; the answer follows."""
+        return () if self.reasoning is None else self._ids(self.reasoning.end)
+
+    @cached_property
+    def think_part_end_ids(self) -> tuple[int, ...]:
+        """Token ids of the marker that ends thinking, whatever follows."""
+        return () if self.reasoning is None else self._ids(self.reasoning.part_end or self.reasoning.end)
+
+    def _ids(self, marker: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode_prompt(marker, add_special_tokens=False))
 
     @cached_property
     def _boundaries(self) -> tuple[str, ...]:
         markers = () if self.reasoning is None else (self.reasoning.start, self.reasoning.end)
-        return tuple(one for one in self.tokenizer.control_spellings if one not in markers)
+        return tuple(one for one in self.tokenizer.control_ids if one not in markers)
 
     def thinking_state(self, prompt: str) -> ThinkingState:
         """Whether an answer to the rendered ``prompt`` begins with thinking."""

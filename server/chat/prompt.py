@@ -30,8 +30,6 @@ class Conversation:
     """The rendered prompt, with the marks of :class:`~server.protected_text.ProtectedText`."""
     token_ids: list[int]
     thinking: ThinkingState
-    prefill: str
-    """End of the prompt that begins the answer."""
 
 
 async def encode_conversation(
@@ -66,18 +64,13 @@ async def encode_conversation(
         text = _render(context.chat_template, shown, options)
     else:
         text = await asyncio.to_thread(_render, context.chat_template, shown, options)
-    prefill = ""
-    if options["add_generation_prompt"]:
-        if tools is not None and tools.demand == "required" and formats.tool_parser.prefill:
-            prefill = formats.tool_parser.prefill
-        elif body.reasoning_effort != "none":
-            text += formats.opening(text)
-    text += prefill
+    if options["add_generation_prompt"] and body.reasoning_effort != "none":
+        text += formats.opening(text)
     refuse_hopeless_text(context.tokenizer.fewest_tokens(text), ready, param="messages")
     token_ids = await context.tokenizer.run(context.tokenizer.encode_rendered, text)
     if not token_ids:
         raise BadRequestError("The rendered prompt is empty.", param="messages")
-    return Conversation(text=text, token_ids=token_ids, thinking=formats.thinking_state(text), prefill=prefill)
+    return Conversation(text=text, token_ids=token_ids, thinking=formats.thinking_state(text))
 
 
 def _options(body: ChatCompletionRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,8 +24,6 @@ class Reading:
     tools: ToolRequest | None = None
     is_constrained: bool = False
     """Whether a grammar guarantees the form of calls."""
-    prefill: str = ""
-    """End of the prompt that the parser has to have read."""
     separates_reasoning: bool = True
     """Thinking stands apart; otherwise it is part of the words, as it was written."""
     shows_reasoning: bool = True
@@ -66,8 +64,6 @@ class AnswerReader:
             parser = kind({} if tools is None else tools.functions, is_constrained=reading.is_constrained)
             names = frozenset[str]() if tools is None else tools.custom_names
             self._parser = CustomCallParser(names, parser) if names else parser
-            if reading.prefill:
-                self._parser.add(reading.prefill)
         self._trims = tools is not None
 
     def add(self, text: str) -> list[Event]:

@@ -16,11 +16,11 @@ from server.chat.prediction import encode_prediction
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
 from server.chat.thinking import reasoning_spec
-from server.chat.tool_use import answer_constraint, reading_of, tools_of
+from server.chat.tool_use import answer_constraint, naming_tool, reading_of, tools_of
 from server.choices import ChoiceAssembler
 from server.context import ServerContext, context_of
 from server.documentation import request_body
-from server.errors import BadRequestError
+from server.errors import BadRequestError, SchedulerError
 from server.event_stream import EventStream
 from server.generation import start_generation
 from server.json_response import JsonResponse
@@ -81,28 +81,31 @@ async def create_chat_completion(request: Request) -> Response:
         )
         for _ in range(params.n)
     ]
-    generation = await start_generation(
-        context,
-        request.scope,
-        request.receive,
-        answer_id=shape.answer_id,
-        requests=[
-            GenerateRequest(
-                request_id=shape.answer_id,
-                prompt_token_ids=prompt_token_ids,
-                sampling=params,
-                grammar=constraint.spec,
-                grammar_field=constraint.field,
-                reasoning=reasoning_spec(body, context, conversation),
-                stops_between_forms=constraint.has_free_text,
-                priority=body.priority,
-                may_draft=body.speculative,
-                prediction_token_ids=prediction_token_ids,
-                stream=body.stream,
-            )
-        ],
-        assemblers=assemblers,
-    )
+    try:
+        generation = await start_generation(
+            context,
+            request.scope,
+            request.receive,
+            answer_id=shape.answer_id,
+            requests=[
+                GenerateRequest(
+                    request_id=shape.answer_id,
+                    prompt_token_ids=prompt_token_ids,
+                    sampling=params,
+                    grammar=constraint.spec,
+                    grammar_field=constraint.field,
+                    reasoning=reasoning_spec(body, context, conversation, constraint),
+                    stops_between_forms=constraint.has_free_text,
+                    priority=body.priority,
+                    may_draft=body.speculative,
+                    prediction_token_ids=prediction_token_ids,
+                    stream=body.stream,
+                )
+            ],
+            assemblers=assemblers,
+        )
+    except SchedulerError as error:
+        raise naming_tool(error, tools) from None
     if body.lenient or generation.unenforced:
         shape = replace(shape, unenforced=generation.unenforced)
     if body.stream:

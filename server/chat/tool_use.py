@@ -10,9 +10,10 @@ from server.chat.protocol import ChatCompletionRequest
 from server.chat.reader import Reading
 from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext
-from server.errors import BadRequestError
+from server.errors import ApiError, BadRequestError
 from server.tools.constraint import tool_constraint
 from server.tools.definitions import ToolRequest, read_tools
+from server.tools.harmony import HarmonyParser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,19 @@ def answer_constraint(
                 code="unsupported",
             )
         return AnswerConstraint(spec=answer, field=field)
+    if body.continue_final_message and context.formats.tool_parser is HarmonyParser:
+        raise BadRequestError(
+            "'continue_final_message' goes on inside a message, and calls in the harmony format are messages of their "
+            "own: it is not served with 'tools'.",
+            param="continue_final_message",
+            code="unsupported",
+        )
     constraint = tool_constraint(
         tools,
         context.formats.tool_parser,
+        token_ids=context.tokenizer.control_ids,
         answer=answer,
+        answer_field=field,
         lenient=body.lenient,
         backend=body.grammar_backend or "auto",
         max_bytes=config.max_constraint_bytes,
@@ -81,6 +91,14 @@ def answer_constraint(
         constrains_calls=is_of_calls,
         has_free_text=is_of_calls and constraint.has_free_text,
     )
+
+
+def naming_tool(error: ApiError, tools: ToolRequest | None) -> ApiError:
+    """``error`` with the name of the tool whose field it blames, if it does."""
+    for tool in () if tools is None else tools.offered:
+        if (error.param or "").startswith(tool.path):
+            error.message = f"Tool {tool.name!r}: {error.message}"
+    return error
 
 
 def reading_of(
@@ -97,7 +115,6 @@ def reading_of(
         thinking=conversation.thinking,
         tools=tools,
         is_constrained=is_constrained,
-        prefill=conversation.prefill,
         separates_reasoning=body.separate_reasoning,
         shows_reasoning=body.include_reasoning,
     )

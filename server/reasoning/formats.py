@@ -15,6 +15,8 @@ class ReasoningFormat:
     what a prompt has opened is known before the first token."""
     is_harmony: bool = False
     """Thinking is a channel of its own, read by :class:`server.tools.harmony.HarmonyParser`."""
+    part_end: str = ""
+    """Ends a part of the thinking that may be followed by another; empty: ``end`` does."""
 
 
 REASONING_FORMATS: dict[str, ReasoningFormat] = {
@@ -23,7 +25,13 @@ REASONING_FORMATS: dict[str, ReasoningFormat] = {
         ReasoningFormat("deepseek-r1", "<think>", "</think>", is_opened_here=True),
         ReasoningFormat("qwen3", "<think>", "</think>", is_opened_here=True),
         ReasoningFormat("think", "<think>", "</think>"),
-        ReasoningFormat("gpt-oss", "<|channel|>analysis<|message|>", "<|channel|>final<|message|>", is_harmony=True),
+        ReasoningFormat(
+            "gpt-oss",
+            "<|channel|>analysis<|message|>",
+            "<|channel|>final<|message|>",
+            is_harmony=True,
+            part_end="<|end|>",
+        ),
     )
 }
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from constrained.spec import GrammarSpec
 from server.errors import BadRequestError
-from server.tools.custom import TRIGGER, custom_tag
+from server.tools.custom import custom_format
 from server.tools.definitions import ToolRequest
-from server.tools.parser import Format, ToolCallParser, UnsupportedToolError
+from server.tools.forms import MAX_PARALLEL_CALLS, Format, resolve_tokens
+from server.tools.parser import ToolCallParser
 
 
 @dataclass(frozen=True)
 class ToolConstraint:
     spec: GrammarSpec | None
-    """``None``: the format cannot be constrained, and nothing demands it."""
+    """``None``: the model's tokenizer cannot write this format, and nothing demands a call."""
     has_free_text: bool
     """Whether the answer may hold words that no form restricts."""
 
@@ -25,7 +26,9 @@ def tool_constraint(
     request: ToolRequest,
     parser: type[ToolCallParser],
     *,
+    token_ids: Mapping[str, int],
     answer: GrammarSpec | None,
+    answer_field: str,
     lenient: bool,
     backend: str | None,
     max_bytes: int,
@@ -35,35 +38,40 @@ def tool_constraint(
     Arguments are closed: a parameter that a schema neither declares nor rules out is never written. Where nothing
     demands certainty (``auto``, no strict tool), keywords that nothing enforces do not stand in the way.
 
+    Parameters
+    ----------
+    token_ids
+        The tokenizer's special tokens, by their spelling.
+    answer_field
+        The field of the request that has ``answer``.
+
     Raises
     ------
     BadRequestError
         The tools cannot be constrained, though the request demands it.
     """
     is_demanded = request.demand == "required" or any(tool.is_strict for tool in request.callable)
-    try:
-        tags = [_tag(tool, parser) for tool in request.callable]
-    except UnsupportedToolError as error:
-        if is_demanded:
-            raise BadRequestError(
-                f"{str(error)[0].upper()}{str(error)[1:]}.", param="tools", code="unsupported"
-            ) from None
-        return ToolConstraint(answer, answer is None)
+    most = MAX_PARALLEL_CALLS if request.is_parallel else 1
+    functions = [
+        parser.call_format(one.name, one.parameters, one.path) for one in request.callable if one.custom is None
+    ]
+    customs = [custom_format(one.name, one.custom.format, one.path) for one in request.callable if one.custom]
     if request.demand == "required":
-        form: Format | None = parser.required_format(tags, is_parallel=request.is_parallel)
+        form = parser.required_format(functions, customs, most)
     elif answer is not None:
-        calls = parser.required_format(tags, is_parallel=request.is_parallel)
-        form = {"type": "or", "elements": [calls, _answer_format(answer)]}
+        form = parser.answer_format(functions, customs, _answer_format(answer, answer_field), most)
     else:
-        form = _with_custom_trigger(parser.optional_format(tags, is_parallel=request.is_parallel), request)
-    if (parser.prefill and request.demand != "required") or form is None:
+        form = parser.optional_format(functions, customs, most)
+    try:
+        form = resolve_tokens(form, token_ids)
+    except KeyError as error:
         if is_demanded or answer is not None:
             raise BadRequestError(
-                f"In the format {parser.name!r} calls are constrained only where 'tool_choice' requires one: strict "
-                "tools and a response format beside tools are not served with 'auto'.",
+                f"Calls in the format {parser.name!r} need the special token {error.args[0]}, which this model's "
+                "tokenizer does not have: choose another --tool-call-parser.",
                 param="tools",
                 code="unsupported",
-            )
+            ) from None
         return ToolConstraint(None, True)
     value = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False, separators=(",", ":"))
     if len(value.encode()) > max_bytes:
@@ -76,27 +84,14 @@ def tool_constraint(
     )
 
 
-def _tag(tool: Any, parser: type[ToolCallParser]) -> Format:
-    if tool.custom is not None:
-        return custom_tag(tool.name, tool.custom.format)
-    return parser.call_tag(tool.name, tool.parameters)
-
-
-def _with_custom_trigger(form: Format | None, request: ToolRequest) -> Format | None:
-    if form is None or form["type"] != "triggered_tags" or not request.custom_names:
-        return form
-    triggers = form["triggers"] if request.functions else []
-    return {**form, "triggers": [*triggers, TRIGGER]}
-
-
-def _answer_format(answer: GrammarSpec) -> Format:
+def _answer_format(answer: GrammarSpec, field: str) -> Format:
     match answer.kind:
         case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(answer.value)}
+            return {"type": "json_schema", "json_schema": json.loads(answer.value), "origin": field}
         case "regex":
-            return {"type": "regex", "pattern": answer.value}
+            return {"type": "regex", "pattern": answer.value, "origin": field}
         case "ebnf":
-            return {"type": "grammar", "grammar": answer.value}
+            return {"type": "grammar", "grammar": answer.value, "origin": field}
         case _:
             tag = json.loads(answer.value)
             if "format" not in tag:

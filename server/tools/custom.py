@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from server.tools.events import CallArguments, CallBegin, CallEnd, Event
+from server.tools.forms import ANY_TEXT, Format, tag
 from server.tools.json_text import held_length
-from server.tools.parser import Format, ToolCallParser
 
 TRIGGER = "<custom_tool_call"
 _END = "\n</custom_tool_call>"
@@ -23,22 +23,31 @@ _OPEN = re.compile(r'<custom_tool_call name="([^"<>]{1,64})">\n')
 _LONGEST_OPENING = len('<custom_tool_call name="">\n') + 64
 
 
-def custom_tag(name: str, form: Any) -> Format:
-    """The ``tag`` of one custom tool's call; ``form`` is the tool's ``format``."""
-    content: Format = {"type": "any_text"}
+def custom_format(name: str, form: Any, origin: str) -> Format:
+    """The form of one custom tool's call; ``form`` is the tool's ``format``, ``origin`` where the request has it."""
+    content = ANY_TEXT
     if form is not None and form.type == "grammar":
         grammar = form.grammar
+        place = {"origin": f"{origin}.grammar.definition"}
         if grammar.syntax == "regex":
-            content = {"type": "regex", "pattern": grammar.definition}
+            content = {"type": "regex", "pattern": grammar.definition, **place}
         else:
-            content = {"type": "grammar", "grammar": grammar.definition, "syntax": "lark"}
-    return {"type": "tag", "begin": f'{TRIGGER} name="{name}">\n', "content": content, "end": _END}
+            content = {"type": "grammar", "grammar": grammar.definition, "syntax": "lark", **place}
+    return tag(f'{TRIGGER} name="{name}">\n', content, _END)
+
+
+class Reader(Protocol):
+    """What reads an answer's text."""
+
+    def add(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]: ...
 
 
 class CustomCallParser:
     """Takes custom calls out of a text and gives everything else to the parser of the model's format."""
 
-    def __init__(self, names: Collection[str], inner: ToolCallParser) -> None:
+    def __init__(self, names: Collection[str], inner: Reader) -> None:
         self._names = names
         self._inner = inner
         self._buffer = ""

@@ -58,6 +58,8 @@ class OfferedTool:
     """Schema of a function's arguments, an object."""
     is_strict: bool = False
     custom: CustomDefinition | None = None
+    path: str = ""
+    """Where the request has the schema, or a custom tool's format."""
 
     @property
     def is_custom(self) -> bool:
@@ -174,12 +176,15 @@ def _one_offered(tool: Tool, path: str, tool_path: str) -> OfferedTool:
                 param=f"{path}.format.grammar",
             )
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-        return OfferedTool(name=definition.name, description=description, parameters=schema, custom=definition)
+        return OfferedTool(
+            name=definition.name, description=description, parameters=schema, custom=definition, path=f"{path}.format"
+        )
     return OfferedTool(
         name=definition.name,
         description=description,
         parameters=_parameters(definition.parameters, f"{path}.parameters"),
         is_strict=bool(definition.strict),
+        path=f"{path}.parameters",
     )
 
 

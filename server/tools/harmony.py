@@ -11,145 +11,165 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.tools.events import CallArguments, CallBegin, CallEnd, Reasoning, Text
-from server.tools.json_call import JsonCallParser, read_call
-from server.tools.json_text import JsonEnd, dump, strict_loads
-from server.tools.parser import Format, json_arguments
+from server.tools.custom import TRIGGER
+from server.tools.events import Reasoning, Text
+from server.tools.forms import (
+    ANY_TEXT,
+    Format,
+    calls_among_words,
+    constant,
+    either,
+    optional,
+    sequence,
+    starred,
+    tag,
+    token,
+)
+from server.tools.json_text import strict_loads
+from server.tools.parser import ToolCallParser, json_arguments
 
-_MESSAGE = "<|message|>"
-_END = re.compile(r"<\|(?:end|return|call|start)\|>")
-_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+_END, _RETURN, _CALL = "<|end|>", "<|return|>", "<|call|>"
+_HEADER_BEGINNINGS = (_CHANNEL, _START, _MESSAGE, _CONSTRAIN, " to=")
+_CONTENT_ENDS = (_END, _RETURN, _CALL, _START, _CHANNEL)
+_CONTENT_END = re.compile("|".join(map(re.escape, _CONTENT_ENDS)))
+_CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.-]+)")
-_HEADER_BEGINNINGS = ("<|channel|>", "<|start|>", "<|message|>", "<|constrain|>", " to=")
 
 
-class HarmonyParser(JsonCallParser):
+class HarmonyParser(ToolCallParser):
     """Reads thinking as well. The prompt ends with ``<|start|>assistant``, so an answer begins inside a header.
 
-    Special tokens never pass a grammar, so the header of a required call is part of the prompt (:attr:`prefill`), and
-    the call names its tool in its JSON.
+    A call ends the answer: ``<|call|>`` is among the tokens that stop these models.
     """
 
     name = "harmony"
-    shown_tokens = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
-    prefill = "<|channel|>commentary <|constrain|>json<|message|>"
+    shown_tokens = (_START, _END, _MESSAGE, _CHANNEL, _CONSTRAIN, _RETURN, _CALL)
 
     def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
         super().__init__(tools, is_constrained=is_constrained)
-        self._state = "header"
+        self._channel = ""
         self._recipient: str | None = None
 
     @classmethod
     def recognises(cls, template: str) -> bool:
-        return "<|channel|>" in template and "<|message|>" in template
+        return _CHANNEL in template and _MESSAGE in template
 
     @classmethod
-    def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        begin = f'{{"name": {dump(name)}, "arguments": '
-        return {"type": "tag", "begin": begin, "content": json_arguments(parameters), "end": "}"}
+    def call_format(cls, name: str, parameters: dict[str, Any], origin: str) -> Format:
+        # Both orders are in the documentation.
+        json = optional(constant(" ")), token(_CONSTRAIN), constant("json"), token(_MESSAGE)
+        channel_first = sequence(token(_CHANNEL), constant(f"commentary to=functions.{name}"), *json)
+        recipient_first = sequence(constant(f" to=functions.{name}"), token(_CHANNEL), constant("commentary"), *json)
+        return sequence(either([channel_first, recipient_first]), json_arguments(parameters, origin))
 
     @classmethod
-    def required_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        return super().required_format(tags, is_parallel=False)
+    def required_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        return sequence(_messages_before("analysis"), either(_last_messages(functions, customs)))
 
     @classmethod
-    def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> None:
-        return None
+    def optional_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        words = calls_among_words(customs, [TRIGGER], most) if customs else ANY_TEXT
+        return cls._answered(functions, words)
 
-    def _step(self) -> bool:
-        match self._state:
-            case "header":
-                return self._step_header()
-            case "object":
-                return self._step_constrained_call()
-            case "arguments":
-                if not self._step_arguments():
-                    return False
-                self._state = "object end"
-                return True
-            case "object end":
-                self._take(len(self._buffer))
-                return False
-            case _:
-                return self._step_content()
+    @classmethod
+    def answer_format(cls, functions: Sequence[Format], customs: Sequence[Format], answer: Format, most: int) -> Format:
+        return cls._answered(functions, either([*customs, answer]))
 
-    def _step_header(self) -> bool:
+    @classmethod
+    def _answered(cls, functions: Sequence[Format], words: Format) -> Format:
+        final = sequence(_header("final"), words)
+        return sequence(_messages_before("analysis", "commentary"), either([*_last_messages(functions, ()), final]))
+
+    def _start(self) -> bool:
         beginning = self._buffer[:16]
         if not any(beginning.startswith(one) or one.startswith(beginning) for one in _HEADER_BEGINNINGS):
-            self._state = "final"  # words without any header
+            self._channel, self._state = "final", self._content  # words without any header
             return True
         position = self._buffer.find(_MESSAGE)
         if position < 0:
             return False
         header = self._take(position)
         self._take(len(_MESSAGE))
-        channel = _CHANNEL.search(header)
-        recipient = _RECIPIENT.search(header)
+        channel, recipient = _CHANNEL_NAME.search(header), _RECIPIENT.search(header)
+        self._channel = channel[1] if channel else ""
         self._recipient = recipient[1] if recipient else None
-        if self._recipient is None and self.is_constrained and "<|constrain|>" in header:
-            self._begin_object(0)
-            self._state = "object"
-        elif self._recipient is not None or "<|constrain|>" in header:
-            self._state = "call"
-        elif channel is not None and channel[1] == "analysis":
-            self._state = "analysis"
+        if self._recipient is None:
+            self._state = self._content
+        elif self.is_constrained and self._recipient in self.tools:
+            self._begin_call(self._recipient)
+            self._state = self._arguments
         else:
-            self._state = "final"
+            self._state = self._call
         return True
 
-    def _step_constrained_call(self) -> bool:
-        found = self._step_object(0)
-        if found is None:
+    def _arguments(self) -> bool:
+        if not self._step_arguments():
             return False
-        self._state = {"arguments": "arguments", "call": "object end", "text": "final"}[found]
+        self._recipient, self._channel, self._state = None, "final", self._content
         return True
 
-    def _step_content(self) -> bool:
-        match = _END.search(self._buffer)
+    def _content(self) -> bool:
+        """Words or thinking."""
+        match = _CONTENT_END.search(self._buffer)
         if match is None:
-            if self._state != "call":
-                self._show(self._take(len(self._buffer) - _held(self._buffer)))
+            self._show(self._take(len(self._buffer) - _held(self._buffer)))
             return False
-        content = self._take(match.start())
-        if self._state == "call":
-            self._call(content)
-        else:
-            self._show(content)
-        self._take(len(match.group()))
-        if match.group() == "<|start|>":
-            self._buffer = "<|start|>" + self._buffer
-        self._state = "header"
+        self._show(self._take(match.start()))
+        self._go_on(match.group())
         return True
+
+    def _call(self) -> bool:
+        """A call that no grammar guarantees."""
+        match = _CONTENT_END.search(self._buffer)
+        if match is None:
+            return False
+        self._show_call(self._take(match.start()))
+        self._go_on(match.group())
+        return True
+
+    def _go_on(self, marker: str) -> None:
+        """A header follows; where a message was not ended, its marker belongs to that header."""
+        if marker not in (_START, _CHANNEL):
+            self._take(len(marker))
+        self._state = self._start
 
     def _show(self, text: str) -> None:
         if text:
-            self._events.append(Reasoning(text) if self._state == "analysis" else Text(text))
+            self._events.append(Reasoning(text) if self._channel == "analysis" else Text(text))
 
-    def _call(self, content: str) -> None:
-        name = self._recipient
-        if name is None:
-            call = _first_call(content, self.tools)
+    def _show_call(self, content: str) -> None:
+        if self._recipient in self.tools and _is_object(content):
+            self._whole_call(str(self._recipient), content.strip() or "{}")
         else:
-            call = (name, content.strip() or "{}") if name in self.tools and _is_object(content) else None
-        if call is None:
             self._text(content)
-        else:
-            self._events += [CallBegin(call[0]), CallArguments(call[1]), CallEnd()]
 
     def _end(self) -> None:
         rest = self._take(len(self._buffer))
-        if self._state == "call":
-            self._call(rest)
-        elif self._state in ("header", "object"):
-            self._text(_END.sub("", rest))
-        else:
+        if self._state == self._call:
+            self._show_call(rest)
+        elif self._state == self._start:
+            self._text(_CONTENT_END.sub("", rest))
+        elif self._state == self._content:
             self._show(rest)
 
 
-def _first_call(content: str, tools: Mapping[str, Any]) -> tuple[str, str] | None:
-    end = JsonEnd().feed(content)
-    return None if end < 0 else read_call(content[:end], tools)
+def _header(channel: str) -> Format:
+    return sequence(token(_CHANNEL), constant(channel), token(_MESSAGE))
+
+
+def _messages_before(*channels: str) -> Format:
+    """Messages on these channels, each ended and the next begun."""
+    messages = [
+        tag(token(_CHANNEL), sequence(constant(channel), token(_MESSAGE), ANY_TEXT), token(_END))
+        for channel in channels
+    ]
+    return starred(sequence(either(messages), token(_START), constant("assistant")))
+
+
+def _last_messages(functions: Sequence[Format], customs: Sequence[Format]) -> list[Format]:
+    """The messages that call something. A custom tool is called in the words of a commentary."""
+    return [*functions, *(sequence(_header("commentary"), custom) for custom in customs)]
 
 
 def _is_object(content: str) -> bool:
@@ -161,8 +181,8 @@ def _is_object(content: str) -> bool:
 
 def _held(text: str) -> int:
     """Length of an end of ``text`` that may become the end of the message."""
-    position = text.rfind("<", max(0, len(text) - max(map(len, _ENDS)) + 1))
+    position = text.rfind("<", max(0, len(text) - max(map(len, _CONTENT_ENDS)) + 1))
     if position < 0:
         return 0
     rest = text[position:]
-    return len(rest) if any(end.startswith(rest) for end in _ENDS) else 0
+    return len(rest) if any(end.startswith(rest) for end in _CONTENT_ENDS) else 0

@@ -6,85 +6,68 @@ asked for (:mod:`server.tools.prompt`). Source: the models' chat templates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from server.tools.custom import TRIGGER
+from server.tools.forms import Format, calls_among_words, tag
 from server.tools.json_call import JsonCallParser
 from server.tools.json_text import dump
-from server.tools.parser import Format, json_arguments
+from server.tools.parser import json_arguments
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+def tagged_calls_among_words(functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+    """Words and calls in tags, in any order."""
+    triggers = [OPEN] * bool(functions) + [TRIGGER] * bool(customs)
+    return calls_among_words([*functions, *customs], triggers, most)
 
 
 class HermesParser(JsonCallParser):
     name = "hermes"
 
-    def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
-        super().__init__(tools, is_constrained=is_constrained)
-        self._state = "text"
-
     @classmethod
     def recognises(cls, template: str) -> bool:
-        return _OPEN in template
+        return OPEN in template
 
     @classmethod
-    def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        begin = f'{_OPEN}\n{{"name": {dump(name)}, "arguments": '
-        return {"type": "tag", "begin": begin, "content": json_arguments(parameters), "end": f"}}\n{_CLOSE}"}
+    def call_format(cls, name: str, parameters: dict[str, Any], origin: str) -> Format:
+        begin = f'{OPEN}\n{{"name": {dump(name)}, "arguments": '
+        return tag(begin, json_arguments(parameters, origin), f"}}\n{CLOSE}")
 
     @classmethod
-    def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        return {
-            "type": "triggered_tags",
-            "triggers": [_OPEN],
-            "tags": list(tags),
-            "stop_after_first": not is_parallel,
-        }
+    def optional_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        return tagged_calls_among_words(functions, customs, most)
 
-    def _step(self) -> bool:
-        match self._state:
-            case "text":
-                return self._step_text()
-            case "open":
-                return self._step_open()
-            case "arguments":
-                if not self._step_arguments():
-                    return False
-                self._state = "object end"
-                return True
-            case "object end":
-                return self._step_structure("}", "close")
-            case _:
-                return self._step_structure(_CLOSE, "text")
-
-    def _step_text(self) -> bool:
-        if not self._text_until(_OPEN):
+    def _start(self) -> bool:
+        if not self._text_until(OPEN):
             return False
-        self._begin_object(len(_OPEN))
-        self._state = "open"
+        self._begin_object(len(OPEN))
+        self._state = self._open
         return True
 
-    def _step_open(self) -> bool:
-        found = self._step_object(len(_OPEN))
+    def _open(self) -> bool:
+        found = self._step_object(len(OPEN))
         if found is None:
             return False
         if found == "text":
-            self._text(self._take(len(_OPEN)))
-        self._state = {"arguments": "arguments", "call": "close", "text": "text"}[found]
+            self._text(self._take(len(OPEN)))
+        self._state = {"arguments": self._arguments, "call": self._close, "text": self._start}[found]
         return True
 
-    def _step_structure(self, expected: str, following: str) -> bool:
-        """Take ``expected`` after white space; anything else is text again."""
-        rest = self._buffer.lstrip()
-        if rest.startswith(expected):
-            self._buffer = rest[len(expected) :]
-            self._state = following
-            return True
-        if expected.startswith(rest):
+    def _arguments(self) -> bool:
+        if not self._step_arguments():
             return False
-        self._state = "text"
+        self._state = self._object_close
         return True
+
+    def _object_close(self) -> bool:
+        return self._expect("}", self._close)
+
+    def _close(self) -> bool:
+        return self._expect(CLOSE, self._start)
 
     def _end(self) -> None:
-        if self._state in ("text", "open"):
-            self._text(self._take(len(self._buffer)))
+        if self._state in (self._start, self._open):
+            self._words()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from server.tools.events import CallArguments, CallBegin, CallEnd
 from server.tools.json_text import JsonEnd, dump, strict_loads
 from server.tools.parser import ToolCallParser
 
@@ -23,25 +22,24 @@ class JsonCallParser(ToolCallParser):
 
     def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
         super().__init__(tools, is_constrained=is_constrained)
-        self._end_finder = JsonEnd()
+        self._object_end = JsonEnd()
         self._num_seen = 0
 
     def _begin_object(self, offset: int) -> None:
         """A call's object should stand at ``offset`` of the buffer, after white space."""
-        self._end_finder = JsonEnd()
+        self._object_end = JsonEnd()
         self._num_seen = offset
 
-    def _step_object(self, offset: int) -> str | None:
+    def _step_object(self, offset: int) -> Literal["arguments", "call", "text"] | None:
         """``"arguments"`` when they follow in the buffer, ``"call"`` when a whole call was taken, ``"text"`` when there
         is none, ``None`` when more is needed."""
         if self.is_constrained and (header := _HEADER.match(self._buffer, offset)) and header[1] in self.tools:
             self._take(header.end())
-            self._events.append(CallBegin(header[1]))
-            self._end_finder = JsonEnd()
+            self._begin_call(header[1])
             return "arguments"
         if not self._may_be_call(offset):
             return "text"
-        end = self._end_finder.feed(self._buffer, self._num_seen)
+        end = self._object_end.feed(self._buffer, self._num_seen)
         self._num_seen = len(self._buffer)
         if end < 0:
             return None
@@ -51,16 +49,6 @@ class JsonCallParser(ToolCallParser):
         self._take(end)
         self._whole_call(*call)
         return "call"
-
-    def _step_arguments(self) -> bool:
-        """Show arguments as they come; whether they are complete."""
-        end = self._end_finder.feed(self._buffer)
-        piece = self._take(len(self._buffer) if end < 0 else end)
-        self._events.append(CallArguments(piece))
-        if end < 0:
-            return False
-        self._events.append(CallEnd())
-        return True
 
     def _may_be_call(self, offset: int) -> bool:
         body = self._buffer[offset : offset + 64].lstrip()

@@ -60,6 +60,15 @@ def strict_loads(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def is_json(text: str) -> bool:
+    """Whether :func:`strict_loads` takes it."""
+    try:
+        strict_loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def dump(value: Any) -> str:
     """JSON text that any parser takes; raises ``ValueError`` for what is none."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)

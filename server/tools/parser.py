@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from server.tools.events import CallArguments, CallBegin, CallEnd, Event, Text
-from server.tools.json_text import held_length
-
-Format = dict[str, Any]
-"""One ``format`` of an xgrammar structural tag."""
+from server.tools.forms import Format, calls_in_a_row, constant, either
+from server.tools.json_text import JsonEnd, held_length
 
 
-def json_arguments(parameters: dict[str, Any]) -> Format:
+def json_arguments(parameters: dict[str, Any], origin: str) -> Format:
     """Arguments as one JSON object; those of a tool without parameters are exactly ``{}``."""
     if parameters.get("properties") == {} and parameters.get("additionalProperties") is False:
-        return {"type": "const_string", "value": "{}"}
-    return {"type": "json_schema", "json_schema": parameters}
-
-
-class UnsupportedToolError(ValueError):
-    """A tool's parameters cannot be written in this format; the message says what to change."""
+        return constant("{}")
+    return {"type": "json_schema", "json_schema": parameters, "origin": origin}
 
 
 class ToolCallParser(ABC):
     """Reads one choice's text, piece by piece.
 
-    Whatever the pieces, the joined events are the same. A subclass's :meth:`_step` looks at ``_buffer``, takes from its
-    beginning what it can decide about, and returns whether it got anywhere.
+    Whatever the pieces, the joined events are the same. A subclass is a state machine: ``_state`` is the method that
+    looks at ``_buffer``, takes from its beginning what it can decide about, and returns whether it got anywhere.
 
     Parameters
     ----------
@@ -42,8 +36,6 @@ class ToolCallParser(ABC):
     name: ClassVar[str]
     shown_tokens: ClassVar[tuple[str, ...]] = ()
     """Special tokens that this format is made of: the parser must see their spelling."""
-    prefill: ClassVar[str] = ""
-    """What the prompt is continued with where a call is required; the parser reads it first."""
     separator: ClassVar[str] = "\n"
     """Between two calls where nothing but calls may be written."""
 
@@ -52,6 +44,8 @@ class ToolCallParser(ABC):
         self.is_constrained = is_constrained
         self._buffer = ""
         self._events: list[Event] = []
+        self._state: Callable[[], bool] = self._start
+        self._arguments_end = JsonEnd()
 
     def add(self, text: str) -> list[Event]:
         """The next piece of the answer."""
@@ -73,41 +67,50 @@ class ToolCallParser(ABC):
 
     @classmethod
     @abstractmethod
-    def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        """The ``tag`` of one call.
+    def call_format(cls, name: str, parameters: dict[str, Any], origin: str) -> Format:
+        """The form of one call of a function.
 
-        Raises
-        ------
-        UnsupportedToolError
+        Parameters
+        ----------
+        origin
+            Where the request has the parameters, for errors.
         """
 
     @classmethod
-    def required_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        """Calls and nothing else; one, or at least one."""
-        return {
-            "type": "tags_with_separator",
-            "tags": list(tags),
-            "separator": cls.separator,
-            "at_least_one": True,
-            "stop_after_first": not is_parallel,
-        }
+    def required_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        """Calls and nothing else: at least one.
+
+        Parameters
+        ----------
+        functions, customs
+            Forms of a call of each function, by :meth:`call_format`, and of each custom tool.
+        most
+            Most calls in an answer.
+        """
+        return calls_in_a_row([*functions, *customs], cls.separator, most)
 
     @classmethod
     @abstractmethod
-    def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format | None:
-        """Words, calls, or both; ``None`` where calls cannot be constrained unless they are required."""
+    def optional_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        """Words, calls, or both."""
+
+    @classmethod
+    def answer_format(cls, functions: Sequence[Format], customs: Sequence[Format], answer: Format, most: int) -> Format:
+        """Calls, or an answer of a certain form."""
+        return either([cls.required_format(functions, customs, most), answer])
 
     # for subclasses
 
     @abstractmethod
-    def _step(self) -> bool: ...
+    def _start(self) -> bool:
+        """The first state."""
 
     @abstractmethod
     def _end(self) -> None:
         """Decide about what is left in the buffer."""
 
     def _run(self) -> list[Event]:
-        while self._buffer and self._step():
+        while self._buffer and self._state():
             pass
         return self._take_events()
 
@@ -123,6 +126,11 @@ class ToolCallParser(ABC):
         if text:
             self._events.append(Text(text))
 
+    def _words(self) -> bool:
+        """A state: all that comes is words."""
+        self._text(self._take(len(self._buffer)))
+        return False
+
     def _text_until(self, marker: str) -> bool:
         """Show the text before ``marker``; whether the buffer begins with it now."""
         position = self._buffer.find(marker)
@@ -131,6 +139,31 @@ class ToolCallParser(ABC):
             return True
         self._text(self._take(len(self._buffer) - held_length(self._buffer, marker)))
         return False
+
+    def _expect(self, expected: str, following: Callable[[], bool]) -> bool:
+        """Take ``expected``, after white space, and go on with ``following``; anything else is text again."""
+        rest = self._buffer.lstrip()
+        if rest.startswith(expected):
+            self._buffer = rest[len(expected) :]
+            self._state = following
+        elif expected.startswith(rest):
+            return False
+        else:
+            self._state = self._start
+        return True
+
+    def _begin_call(self, name: str) -> None:
+        self._events.append(CallBegin(name))
+        self._arguments_end = JsonEnd()
+
+    def _step_arguments(self) -> bool:
+        """Show a JSON object of arguments as it comes; whether it is complete."""
+        end = self._arguments_end.feed(self._buffer)
+        self._events.append(CallArguments(self._take(len(self._buffer) if end < 0 else end)))
+        if end < 0:
+            return False
+        self._events.append(CallEnd())
+        return True
 
     def _whole_call(self, name: str, arguments: str) -> None:
         self._events += [CallBegin(name), CallArguments(arguments), CallEnd()]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from server.tools.parser import UnsupportedToolError
+from server.tools.forms import Format
 
 _DEFINITIONS = ("$defs", "definitions")
-_DESCRIPTIONS = frozenset({"title", "description", "$schema", "$id", "examples", "default", "deprecated", "$comment"})
+_DESCRIPTIONS = frozenset({"title", "description", "$schema", "examples", "default", "deprecated", "$comment"})
 _SPLITTABLE = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINITIONS, *_DESCRIPTIONS})
 
 
@@ -17,8 +17,9 @@ _SPLITTABLE = frozenset({"type", "properties", "required", "additionalProperties
 class Property:
     name: str
     schema: Any
-    """Complete in itself: the definitions it may refer to are in it."""
     is_required: bool
+    surroundings: dict[str, Any]
+    """What the schema may refer to, and the dialect it is written in."""
 
     @property
     def is_plain_text(self) -> bool:
@@ -34,35 +35,47 @@ class Property:
     def choices(self) -> list[Any]:
         return list(self.schema.get("enum", ()))
 
+    def json_format(self, origin: str) -> Format:
+        """The value as JSON; ``origin`` is where the request has the parameters."""
+        schema = {**self.surroundings, "properties": {self.name: self.schema}}
+        return {"type": "json_schema", "json_schema": schema, "at": ["properties", self.name], "origin": origin}
 
-def split_parameters(tool: str, parameters: dict[str, Any], *, in_format: str) -> list[Property]:
+
+def split_parameters(parameters: dict[str, Any]) -> list[Property] | None:
     """The declared parameters, those that are required first.
 
-    Raises
-    ------
-    UnsupportedToolError
-        The schema says something about its parameters together, which only whole JSON objects can be held to.
+    ``None`` where the schema says something about its parameters together, or refers to anything but its definitions:
+    only whole objects can be held to that.
     """
-    odd = sorted(parameters.keys() - _SPLITTABLE)
-    if odd:
-        raise UnsupportedToolError(
-            f"the parameters of tool {tool!r} use {odd[0]!r} beside 'properties', which calls in the format "
-            f"{in_format!r} cannot be held to; move it into a property"
-        )
     properties = parameters.get("properties") or {}
     required = parameters.get("required") or []
-    undeclared = [name for name in required if name not in properties]
-    if undeclared:
-        raise UnsupportedToolError(
-            f"the parameters of tool {tool!r} require {undeclared[0]!r}, which 'properties' does not declare"
-        )
+    if not (isinstance(properties, dict) and isinstance(required, list)):
+        return None  # what is wrong with it, the grammar layer says
+    if parameters.keys() - _SPLITTABLE or not all(name in properties for name in required):
+        return None
+    if not all(_stays_in_definitions(schema) for schema in parameters.values()):
+        return None
     found = list(declared_properties(parameters))
     return [one for one in found if one.is_required] + [one for one in found if not one.is_required]
 
 
 def declared_properties(parameters: dict[str, Any]) -> Iterator[Property]:
-    definitions = {key: parameters[key] for key in _DEFINITIONS if key in parameters}
+    surroundings = {key: parameters[key] for key in (*_DEFINITIONS, "$schema") if key in parameters}
     required = parameters.get("required") or ()
     for name, schema in (parameters.get("properties") or {}).items():
-        complete = {**definitions, **schema} if isinstance(schema, dict) else schema
-        yield Property(name, complete, name in required)
+        yield Property(name, schema, name in required, surroundings)
+
+
+def _stays_in_definitions(value: Any) -> bool:
+    """Whether every reference inside leads to the definitions at the top."""
+    if isinstance(value, list):
+        return all(_stays_in_definitions(one) for one in value)
+    if not isinstance(value, dict):
+        return True
+    for name, one in value.items():
+        if name in ("$ref", "$dynamicRef", "$recursiveRef", "$id", "id") and isinstance(one, str):
+            if not one.startswith(tuple(f"#/{place}/" for place in _DEFINITIONS)):
+                return False
+        elif not _stays_in_definitions(one):
+            return False
+    return True

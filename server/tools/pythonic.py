@@ -1,7 +1,10 @@
 """Calls written as Python: ``[name(key=value, ...), other()]``, the whole answer a list of calls.
 
-Llama 3.2 and Llama 4 are asked for it, and others trained on the same data. Values are Python literals; JSON's
-spellings of true, false and null are understood as well. Source: Meta's prompt format pages for Llama 3.2 and Llama 4.
+Llama 3.2 is asked for it, and others trained on the same data. Values are Python literals; JSON's spellings of true,
+false and null are understood as well, and a grammar writes nothing but JSON. Source: Meta's prompt format page for
+Llama 3.2.
+
+Where a schema says more than its parameters one by one can be held to, a call is ``name(**{...})``: one JSON object.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.tools.events import CallArguments, CallBegin, CallEnd
-from server.tools.json_text import dump, strict_loads
-from server.tools.parser import Format, ToolCallParser, UnsupportedToolError
+from server.tools.events import CallArguments, CallEnd, collect
+from server.tools.forms import Format, calls_in_a_row, constant, either, optional, sequence, tag
+from server.tools.json_text import dump, is_json
+from server.tools.parser import ToolCallParser, json_arguments
 from server.tools.properties import Property, split_parameters
 
 _WORDS = r"\s*[^\s\[<][\s\S]*"
 """What is no call: it begins with anything but a bracket or a tag."""
-_NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*\(")
-_NAME_BEGINNING = re.compile(r"\s*([A-Za-z_][\w.-]*\s*)?")
+_NAME = re.compile(r"\s*([\w.-]+)\s*\(")
+_NAME_BEGINNING = re.compile(r"\s*([\w.-]+\s*)?")
 _KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 _MAX_OPTIONAL = 64
 
@@ -30,7 +34,8 @@ class PythonicParser(ToolCallParser):
 
     def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
         super().__init__(tools, is_constrained=is_constrained)
-        self._state = "start"
+        self._is_json_certain = is_constrained
+        """Whether values can be nothing but JSON, and so be shown before they are complete."""
         self._num_arguments = 0
         self._literal = _LiteralEnd()
         self._num_seen = 0
@@ -40,144 +45,154 @@ class PythonicParser(ToolCallParser):
         return "func_name1(params_name1=" in template
 
     @classmethod
-    def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        properties = split_parameters(name, parameters, in_format=cls.name)
-        content = _arguments_format(name, properties)
-        return {"type": "tag", "begin": f"{name}(", "content": content, "end": ")"}
+    def call_format(cls, name: str, parameters: dict[str, Any], origin: str) -> Format:
+        properties = split_parameters(parameters)
+        if properties is None or not _are_keywords(properties):
+            return tag(f"{name}(**", json_arguments(parameters, origin), ")")
+        return tag(f"{name}(", _arguments_format(properties, origin), ")")
 
     @classmethod
-    def required_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        # Tags of custom tools stand alone, those of functions in a list.
-        listed = [tag for tag in tags if not tag["begin"].startswith("<")]
-        alone = [tag for tag in tags if tag["begin"].startswith("<")]
-        calls = super().required_format(listed, is_parallel=is_parallel)
-        whole = _sequence(_constant("["), calls, _constant("]"))
-        if not alone:
-            return whole
-        others = {**calls, "tags": alone, "separator": "\n"}
-        return {"type": "or", "elements": [whole, others] if listed else [others]}
+    def required_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        # Calls of functions stand in a list, those of custom tools alone.
+        forms = []
+        if functions:
+            forms.append(sequence(constant("["), calls_in_a_row(functions, cls.separator, most), constant("]")))
+        if customs:
+            forms.append(calls_in_a_row(customs, "\n", most))
+        return either(forms)
 
     @classmethod
-    def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        calls = cls.required_format(tags, is_parallel=is_parallel)
-        return {"type": "or", "elements": [calls, {"type": "regex", "pattern": _WORDS}]}
+    def optional_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        words = {"type": "regex", "pattern": _WORDS}
+        return either([cls.required_format(functions, customs, most), words])
 
-    def _step(self) -> bool:
-        match self._state:
-            case "start":
-                return self._step_start()
-            case "list":
-                return self._step_whole()
-            case "name":
-                return self._step_name()
-            case "key":
-                return self._step_key()
-            case "value":
-                return self._step_value()
-            case "between":
-                return self._step_between()
-            case _:
-                self._text(self._take(len(self._buffer)))
-                return False
-
-    def _step_start(self) -> bool:
+    def _start(self) -> bool:
         """A list of calls is one from its first name and bracket on."""
         rest = self._buffer.lstrip()
         if not rest:
             return False
         name = _NAME.match(rest, 1) if rest[0] == "[" else None
         if name is not None and name[1] in self.tools:
-            self._literal, self._num_seen = _LiteralEnd(), 0
+            self._begin_literal()
             self._buffer = rest[1:] if self.is_constrained else rest
-            self._state = "name" if self.is_constrained else "list"
+            self._state = self._name if self.is_constrained else self._list
             return True
         if rest[0] == "[" and name is None and _NAME_BEGINNING.fullmatch(rest, 1):
             return False
-        self._state = "text"
+        self._state = self._words
         return True
 
-    def _step_whole(self) -> bool:
+    def _list(self) -> bool:
         """Unconstrained: read the list again as if it were constrained, once all of it is there."""
         end = self._literal.feed(self._buffer, self._num_seen)
         self._num_seen = len(self._buffer)
         if end < 0:
             return False
         reader = PythonicParser(self.tools, is_constrained=True)
+        reader._is_json_certain = False
         events = reader.add(self._buffer[:end])
-        if reader._state == "after" and not reader._buffer and isinstance(events[-1], CallEnd):
+        is_whole = reader._state == reader._after and not reader._buffer
+        if is_whole and all(is_json(call.arguments) for call in collect(events).calls):
             self._take(end)
             self._events += events
-        self._state = "text"
+        self._state = self._words
         return True
 
-    def _step_name(self) -> bool:
+    def _name(self) -> bool:
         match = _NAME.match(self._buffer)
-        if match is None:
-            if not _NAME_BEGINNING.fullmatch(self._buffer):
-                self._state = "text"
-                return True
+        if match is None and _NAME_BEGINNING.fullmatch(self._buffer):
             return False
-        if match[1] not in self.tools:
-            self._state = "text"
+        if match is None or match[1] not in self.tools:
+            self._state = self._words
             return True
         self._take(match.end())
-        self._events.append(CallBegin(match[1]))
+        self._begin_call(match[1])
         self._num_arguments = 0
-        self._state = "key"
+        self._state = self._key
         return True
 
-    def _step_key(self) -> bool:
+    def _key(self) -> bool:
         rest = self._buffer.lstrip()
         if not rest:
             return False
         if rest[0] == ")":
             self._buffer = rest[1:]
             self._events += [CallArguments("}" if self._num_arguments else "{}"), CallEnd()]
-            self._state = "between"
+            self._state = self._between
+            return True
+        if self._num_arguments == 0 and rest[:3] in ("*", "**"):
+            return False
+        if self._num_arguments == 0 and rest.startswith("**{"):
+            self._buffer = rest[2:]
+            self._state = self._object
             return True
         match = _KEY.match(rest)
         if match is None:
             if re.fullmatch(r"[A-Za-z_]\w*\s*", rest):
                 return False
-            self._state = "text"  # the call stays incomplete
+            self._state = self._words  # the call stays incomplete
             return True
         self._buffer = rest[match.end() :]
-        self._key = match[1]
-        self._literal, self._num_seen = _LiteralEnd(), 0
-        self._state = "value"
+        opening = "{" if self._num_arguments == 0 else ", "
+        self._num_arguments += 1
+        self._events.append(CallArguments(f"{opening}{dump(match[1])}: "))
+        self._begin_literal()
+        self._state = self._value
         return True
 
-    def _step_value(self) -> bool:
+    def _object(self) -> bool:
+        if not self._step_arguments():
+            return False
+        self._state = self._object_close
+        return True
+
+    def _object_close(self) -> bool:
+        return self._expect(")", self._between)
+
+    def _value(self) -> bool:
         end = self._literal.feed(self._buffer, self._num_seen, stops_before=",)")
         self._num_seen = len(self._buffer)
         if end < 0:
+            if self._is_json_certain:
+                self._show_value()
             return False
-        value = _as_json(self._buffer[:end])
-        if value is None:
-            self._state = "text"
+        value = self._take(end)
+        shown = value if self._is_json_certain else _as_json(value)
+        if shown is None:
+            self._buffer = value + self._buffer
+            self._state = self._words
             return True
-        self._take(end)
-        opening = "{" if self._num_arguments == 0 else ", "
-        self._num_arguments += 1
-        self._events.append(CallArguments(f"{opening}{dump(self._key)}: {value}"))
+        if shown:
+            self._events.append(CallArguments(shown))
         if self._buffer[0] == ",":
             self._take(1)
-        self._state = "key"
+        self._state = self._key
         return True
 
-    def _step_between(self) -> bool:
+    def _show_value(self) -> None:
+        if self._buffer:
+            self._events.append(CallArguments(self._take(len(self._buffer))))
+        self._num_seen = 0
+
+    def _between(self) -> bool:
         rest = self._buffer.lstrip()
         if not rest:
             return False
-        following = {",": "name", "]": "after"}.get(rest[0], "text")
-        if following != "text":
+        following = {",": self._name, "]": self._after}.get(rest[0])
+        if following is not None:
             self._buffer = rest[1:]
-        self._state = following
+        self._state = following or self._words
         return True
 
+    def _after(self) -> bool:
+        return self._words()
+
+    def _begin_literal(self) -> None:
+        self._literal, self._num_seen = _LiteralEnd(), 0
+
     def _end(self) -> None:
-        if self._state in ("start", "list", "text", "after"):
-            self._text(self._take(len(self._buffer)))
+        if self._state in (self._start, self._list, self._words, self._after):
+            self._words()
 
 
 class _LiteralEnd:
@@ -216,11 +231,7 @@ class _LiteralEnd:
 def _as_json(text: str) -> str | None:
     """A literal of JSON or Python as JSON text."""
     stripped = text.strip()
-    try:
-        strict_loads(stripped)
-    except ValueError:
-        pass
-    else:
+    if is_json(stripped):
         return stripped
     try:
         return dump(_plain(ast.literal_eval(stripped)))
@@ -240,37 +251,25 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _arguments_format(tool: str, properties: list[Property]) -> Format:
-    for one in properties:
-        if not re.fullmatch(r"[A-Za-z_]\w*", one.name):
-            raise UnsupportedToolError(f"the parameter {one.name!r} of tool {tool!r} is no Python name")
+def _are_keywords(properties: Sequence[Property]) -> bool:
+    """Whether every parameter can be written as a keyword argument, and not too many may be left out."""
+    num_optional = sum(not one.is_required for one in properties)
+    return num_optional <= _MAX_OPTIONAL and all(re.fullmatch(r"[A-Za-z_]\w*", one.name) for one in properties)
+
+
+def _arguments_format(properties: Sequence[Property], origin: str) -> Format:
+    def argument(one: Property, comma: str = ", ") -> Format:
+        return sequence(constant(f"{comma}{one.name}="), one.json_format(origin))
+
     required = [one for one in properties if one.is_required]
-    optional = [one for one in properties if not one.is_required]
-    if len(optional) > _MAX_OPTIONAL:
-        raise UnsupportedToolError(f"tool {tool!r} has more than {_MAX_OPTIONAL} optional parameters")
+    later = [one for one in properties if not one.is_required]
     if required:
         first, *others = required
-        parts = [_argument(first), *(_argument(one, ", ") for one in others)]
-        return _sequence(*parts, *(_optional(_argument(one, ", ")) for one in optional))
+        parts = [argument(first, ""), *map(argument, others)]
+        return sequence(*parts, *(optional(argument(one)) for one in later))
     # Whichever comes first has no comma before it.
     beginnings = [
-        _sequence(_argument(one), *(_optional(_argument(other, ", ")) for other in optional[index + 1 :]))
-        for index, one in enumerate(optional)
+        sequence(argument(one, ""), *(optional(argument(other)) for other in later[index + 1 :]))
+        for index, one in enumerate(later)
     ]
-    return {"type": "or", "elements": [_constant(""), *beginnings]} if beginnings else _constant("")
-
-
-def _argument(one: Property, comma: str = "") -> Format:
-    return _sequence(_constant(f"{comma}{one.name}="), {"type": "json_schema", "json_schema": one.schema})
-
-
-def _optional(content: Format) -> Format:
-    return {"type": "optional", "content": content}
-
-
-def _sequence(*elements: Format) -> Format:
-    return {"type": "sequence", "elements": list(elements)}
-
-
-def _constant(value: str) -> Format:
-    return {"type": "const_string", "value": value}
+    return either([constant(""), *beginnings])

@@ -10,20 +10,24 @@
 
 Strings stand as they are, everything else as JSON; a string that a pattern, length or format restricts is written as
 JSON too, in quotes. Source: the models' chat templates.
+
+Where a schema says more than its parameters one by one can be held to, all arguments are one JSON object between the
+tags of the function: a form of our own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server.tools.events import CallArguments, CallBegin, CallEnd, Event
-from server.tools.json_text import dump, escaped, held_length, strict_loads
-from server.tools.parser import Format, ToolCallParser, UnsupportedToolError
+from server.tools.forms import ANY_TEXT, Format, constant, either, optional, sequence, tag
+from server.tools.hermes import CLOSE, OPEN, tagged_calls_among_words
+from server.tools.json_text import dump, escaped, held_length, is_json, strict_loads
+from server.tools.parser import ToolCallParser, json_arguments
 from server.tools.properties import Property, declared_properties, split_parameters
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _PARAMETER_END = "</parameter>"
 _FUNCTION_END = "</function>"
 _FUNCTION = re.compile(r"<function=([^>\s]+)>\s*")
@@ -36,7 +40,10 @@ class Qwen3CoderParser(ToolCallParser):
     def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
         super().__init__(tools, is_constrained=is_constrained)
         self._properties: dict[str, Property] = {}
-        self._state = "text"
+        self._is_json_certain = is_constrained
+        """Whether values that are no plain text can be nothing but JSON."""
+        self._to_json: Callable[[str], str] = escaped
+        self._quote = ""
         self._num_parameters = 0
         self._num_seen = 0
 
@@ -45,79 +52,71 @@ class Qwen3CoderParser(ToolCallParser):
         return "<function=" in template and "<parameter=" in template
 
     @classmethod
-    def call_tag(cls, name: str, parameters: dict[str, Any]) -> Format:
-        elements: list[Format] = [
-            _parameter_format(one) for one in split_parameters(name, parameters, in_format=cls.name)
-        ]
-        elements.append({"type": "const_string", "value": f"{_FUNCTION_END}\n"})
-        return {
-            "type": "tag",
-            "begin": f"{_OPEN}\n<function={name}>\n",
-            "content": {"type": "sequence", "elements": elements},
-            "end": _CLOSE,
-        }
+    def call_format(cls, name: str, parameters: dict[str, Any], origin: str) -> Format:
+        properties = split_parameters(parameters)
+        if properties is None or any(not re.fullmatch(r"[^>\n]+", one.name) for one in properties):
+            parts = [json_arguments(parameters, origin), constant("\n")]
+        else:
+            parts = [_parameter_format(one, origin) for one in properties]
+        content = sequence(*parts, constant(f"{_FUNCTION_END}\n"))
+        return tag(f"{OPEN}\n<function={name}>\n", content, CLOSE)
 
     @classmethod
-    def optional_format(cls, tags: Sequence[Format], *, is_parallel: bool) -> Format:
-        return {
-            "type": "triggered_tags",
-            "triggers": [_OPEN],
-            "tags": list(tags),
-            "stop_after_first": not is_parallel,
-        }
+    def optional_format(cls, functions: Sequence[Format], customs: Sequence[Format], most: int) -> Format:
+        return tagged_calls_among_words(functions, customs, most)
 
-    def _step(self) -> bool:
-        match self._state:
-            case "text":
-                if not self._text_until(_OPEN):
-                    return False
-                self._state = "open"
-                self._num_seen = 0
-                return True
-            case "open":
-                return self._step_open() if self.is_constrained else self._step_whole()
-            case "parameters":
-                return self._step_parameters()
-            case "value" | "string":
-                return self._step_value()
-            case _:
-                return self._step_close()
+    def _start(self) -> bool:
+        if not self._text_until(OPEN):
+            return False
+        self._state = self._open if self.is_constrained else self._whole
+        self._num_seen = 0
+        return True
 
-    def _step_whole(self) -> bool:
+    def _whole(self) -> bool:
         """Unconstrained: read the call again as if it were constrained, once all of it is there."""
-        position = self._buffer.find(_CLOSE, max(len(_OPEN), self._num_seen - len(_CLOSE)))
+        position = self._buffer.find(CLOSE, max(len(OPEN), self._num_seen - len(CLOSE)))
         self._num_seen = len(self._buffer)
         if position < 0:
             return False
         reader = Qwen3CoderParser(self.tools, is_constrained=True)
-        events = reader.add(self._buffer[: position + len(_CLOSE)])
-        if reader._state == "text" and not reader._buffer and _is_call(events):
-            self._take(position + len(_CLOSE))
+        reader._is_json_certain = False
+        events = reader.add(self._buffer[: position + len(CLOSE)])
+        if reader._state == reader._start and not reader._buffer and _is_call(events):
+            self._take(position + len(CLOSE))
             self._events += events
         else:
-            self._text(self._take(len(_OPEN)))
-        self._state = "text"
+            self._text(self._take(len(OPEN)))
+        self._state = self._start
         return True
 
-    def _step_open(self) -> bool:
-        rest = self._buffer[len(_OPEN) :].lstrip()
+    def _open(self) -> bool:
+        rest = self._buffer[len(OPEN) :].lstrip()
         match = _FUNCTION.match(rest)
         if match is not None and match.end() < len(rest) and match[1] in self.tools:
             self._buffer = rest[match.end() :]
-            self._events.append(CallBegin(match[1]))
+            self._begin_call(match[1])
             self._properties = {one.name: one for one in declared_properties(self.tools[match[1]])}
             self._num_parameters = 0
-            self._state = "parameters"
+            self._state = self._object if self._buffer[0] == "{" else self._parameters
             return True
         opening = "<function="
         is_undecided = opening.startswith(rest) or (rest.startswith(opening) and ">" not in rest) or match is not None
         if is_undecided and (match is None or match[1] in self.tools):
             return False
-        self._text(self._take(len(_OPEN)))
-        self._state = "text"
+        self._text(self._take(len(OPEN)))
+        self._state = self._start
         return True
 
-    def _step_parameters(self) -> bool:
+    def _object(self) -> bool:
+        if not self._step_arguments():
+            return False
+        self._state = self._function_close
+        return True
+
+    def _function_close(self) -> bool:
+        return self._expect(_FUNCTION_END, self._call_close)
+
+    def _parameters(self) -> bool:
         rest = self._buffer.lstrip()
         match = _PARAMETER.match(rest)
         if match is not None and match.end() < len(rest):
@@ -127,68 +126,60 @@ class Qwen3CoderParser(ToolCallParser):
         if rest.startswith(_FUNCTION_END):
             self._buffer = rest[len(_FUNCTION_END) :]
             self._events += [CallArguments("}" if self._num_parameters else "{}"), CallEnd()]
-            self._state = "close"
+            self._state = self._call_close
             return True
         if match is not None or _FUNCTION_END.startswith(rest) or _may_begin_parameter(rest):
             return False
-        self._state = "text"  # the call stays incomplete
+        self._state = self._start  # the call stays incomplete
         return True
 
     def _begin_value(self, name: str) -> None:
         opening = ("{" if self._num_parameters == 0 else ", ") + dump(name) + ": "
         self._num_parameters += 1
         one = self._properties.get(name)
-        self._is_text_allowed = one is None or one.is_plain_text
-        self._state = "string" if self._is_text_allowed else "value"
-        self._events.append(CallArguments(opening + ('"' if self._state == "string" else "")))
+        if one is None or one.is_plain_text:
+            self._to_json, self._quote = escaped, '"'
+        else:
+            # Under a grammar it is JSON already.
+            self._to_json, self._quote = (str if self._is_json_certain else _as_json), ""
+        self._events.append(CallArguments(opening + self._quote))
+        self._state = self._value
 
-    def _step_value(self) -> bool:
+    def _value(self) -> bool:
         position = self._buffer.find(_PARAMETER_END)
         if position < 0:
-            if self._state == "string":
+            if self._to_json is not _as_json:
                 held = held_length(self._buffer, "\n" + _PARAMETER_END) or held_length(self._buffer, _PARAMETER_END)
                 self._show(self._take(len(self._buffer) - held))
             return False
-        value = self._take(position)
+        self._show(self._take(position).removesuffix("\n"))
+        if self._quote:
+            self._events.append(CallArguments(self._quote))
         self._take(len(_PARAMETER_END))
-        value = value.removesuffix("\n")
-        if self._state == "string":
-            self._show(value)
-            self._events.append(CallArguments('"'))
-        else:
-            self._events.append(CallArguments(_as_json(value)))
-        self._state = "parameters"
+        self._state = self._parameters
         return True
 
     def _show(self, text: str) -> None:
-        if text:
-            self._events.append(CallArguments(escaped(text)))
+        shown = self._to_json(text)
+        if shown:
+            self._events.append(CallArguments(shown))
 
-    def _step_close(self) -> bool:
-        rest = self._buffer.lstrip()
-        if rest.startswith(_CLOSE):
-            self._buffer = rest[len(_CLOSE) :]
-        elif _CLOSE.startswith(rest):
-            return False
-        self._state = "text"
-        return True
+    def _call_close(self) -> bool:
+        return self._expect(CLOSE, self._start)
 
     def _end(self) -> None:
-        if self._state in ("text", "open"):
-            self._text(self._take(len(self._buffer)))
-        elif self._state == "string":
+        if self._state in (self._start, self._open, self._whole):
+            self._words()
+        elif self._state == self._value:
             self._show(self._take(len(self._buffer)))
 
 
-def _parameter_format(one: Property) -> Format:
-    if ">" in one.name or "\n" in one.name:
-        raise UnsupportedToolError(f"the parameter {one.name!r} cannot be written as a tag")
-    content: Format = {"type": "json_schema", "json_schema": one.schema}
+def _parameter_format(one: Property, origin: str) -> Format:
+    content = one.json_format(origin)
     if one.is_plain_text:
-        choices = [{"type": "const_string", "value": choice} for choice in one.choices]
-        content = {"type": "or", "elements": choices} if choices else {"type": "any_text"}
-    tag = {"type": "tag", "begin": f"<parameter={one.name}>\n", "content": content, "end": f"\n{_PARAMETER_END}\n"}
-    return tag if one.is_required else {"type": "optional", "content": tag}
+        content = either([constant(choice) for choice in one.choices] or [ANY_TEXT])
+    parameter = tag(f"<parameter={one.name}>\n", content, f"\n{_PARAMETER_END}\n")
+    return parameter if one.is_required else optional(parameter)
 
 
 def _as_json(value: str) -> str:
@@ -202,13 +193,15 @@ def _as_json(value: str) -> str:
 
 
 def _is_call(events: Sequence[Event]) -> bool:
-    """Whether these are the events of exactly one complete call."""
-    return (
-        len(events) > 1
-        and isinstance(events[0], CallBegin)
-        and isinstance(events[-1], CallEnd)
-        and all(isinstance(event, CallArguments) for event in events[1:-1])
-    )
+    """Whether these are the events of exactly one complete call, and its arguments JSON."""
+    if len(events) < 2 or not isinstance(events[0], CallBegin) or not isinstance(events[-1], CallEnd):
+        return False
+    arguments = ""
+    for event in events[1:-1]:
+        if not isinstance(event, CallArguments):
+            return False
+        arguments += event.text
+    return is_json(arguments)
 
 
 def _may_begin_parameter(rest: str) -> bool:

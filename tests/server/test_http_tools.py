@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -127,10 +128,9 @@ def test_a_choice_becomes_a_grammar(server, choice, names, is_free):
     body = {"messages": MESSAGES, "tools": [WEATHER, TIME], "tool_choice": choice, "max_tokens": 1}
     assert server.post(CHAT, body).status_code == 200
     sent = server.scheduler.requests()[0]
-    form = json.loads(sent.grammar.value)["format"]
-    begins = [tag["begin"] for tag in form["tags"]]
-    assert [name for name in ("get_weather", "get_time") if any(name in begin for begin in begins)] == names
-    assert (form["type"] == "triggered_tags") == is_free == sent.stops_between_forms
+    form = sent.grammar.value
+    assert [name for name in ("get_weather", "get_time") if f'{{\\"name\\": \\"{name}\\"' in form] == names
+    assert is_free == ('"excludes":["<tool_call>"]' in form) == sent.stops_between_forms
     assert sent.grammar_field == "tools"
 
 
@@ -277,7 +277,7 @@ def test_what_a_user_writes_about_thinking_opens_nothing(make_server, assets):
     says(server, "Fine.")
     body = {"messages": [{"role": "user", "content": "Write <think> for me"}]}
     assert server.post(CHAT, body).json()["choices"][0]["message"]["content"] == "Fine."
-    assert server.scheduler.requests()[0].reasoning is None
+    assert not server.scheduler.requests()[0].reasoning.is_thinking
 
 
 def test_calls_are_not_looked_for_in_thinking(thinking_server):
@@ -327,11 +327,18 @@ def test_harmony_is_read_from_its_special_tokens(make_server, assets, tmp_path):
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(server, body)]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Hm."
     assert not any(delta.get("content") for delta in deltas)
-    server.post(CHAT, {**body, "tool_choice": "required"})
     sent = server.scheduler.requests()[-1]
-    prompt = server.context.tokenizer.decode(sent.prompt_token_ids, skip_special_tokens=False)
-    assert prompt.endswith("<|start|>assistant<|channel|>commentary <|constrain|>json<|message|>")
-    assert sent.reasoning is None
+    tokenizer = server.context.tokenizer
+    named = set(re.findall(r'{"type":"token","token":(\d+)}', sent.grammar.value))
+    assert named == {str(tokenizer.control_ids[one]) for one in markers if one not in ("<|return|>", "<|call|>")}
+    assert tokenizer.decode(sent.prompt_token_ids, skip_special_tokens=False).endswith("<|start|>assistant")
+    assert not sent.reasoning.is_thinking
+    assert sent.reasoning.may_think_again
+    assert tokenizer.decode(list(sent.reasoning.think_start_ids), skip_special_tokens=False) == text[:30]
+    budget = server.post(CHAT, {**body, "thinking_budget": 5})
+    assert budget.json()["error"]["param"] == "thinking_budget"
+    server.post(CHAT, {"messages": MESSAGES, "thinking_budget": 5})
+    assert server.scheduler.requests()[-1].reasoning.is_thinking
     final = "<|channel|>final<|message|>Good morning!<|return|>"
     ids = server.context.tokenizer.encode_prompt(final, add_special_tokens=False)
     assert server.post(CHAT, {"messages": MESSAGES}).json()["choices"][0]["message"]["content"] == "Good morning!"

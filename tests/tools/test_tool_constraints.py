@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import xgrammar
 
-from constrained.schema import prepare
+from constrained.base import BaseGrammarObject
+from constrained.environment import GrammarEnvironment
+from constrained.errors import InvalidGrammarError, TokenRejectedError
+from constrained.schema import SchemaError, prepare
 from constrained.spec import GrammarSpec
+from constrained.vocabulary import Vocabulary
+from constrained.xgrammar_backend import XGrammarBackend
 from server.errors import BadRequestError
 from server.tools.constraint import tool_constraint
 from server.tools.custom import CustomCallParser
 from server.tools.definitions import Tool, ToolRequest, read_tools
 from server.tools.events import collect
+from server.tools.forms import MAX_PARALLEL_CALLS
+from server.tools.harmony import HarmonyParser
 from server.tools.registry import TOOL_PARSERS, tool_parser
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,7 +48,8 @@ CALLS = {
     "pythonic": '[plan(route={"to": "X"}, note="a\\nb")]',
     "qwen3_coder": '<tool_call>\n<function=plan>\n<parameter=route>\n{"to": "X"}\n</parameter>\n<parameter=note>\na'
     "\nb\n</parameter>\n</function>\n</tool_call>",
-    "harmony": '{"name": "plan", "arguments": {"route": {"to": "X"}, "note": "a\\nb"}}',
+    "harmony": "<|channel|>commentary to=functions.plan <|constrain|>json<|message|>"
+    '{"route": {"to": "X"}, "note": "a\\nb"}',
 }
 WRONG = {
     "hermes": [
@@ -56,9 +64,16 @@ WRONG = {
         "<tool_call>\n<function=plan>\n</function>\n</tool_call>",
         "<tool_call>\n<function=other>\n</function>\n</tool_call>",
     ],
-    "harmony": ['{"name": "plan", "arguments": {}}'],
+    "harmony": [
+        "<|channel|>commentary to=functions.plan <|constrain|>json<|message|>{}",
+        "<|channel|>commentary to=functions.other <|constrain|>json<|message|>{}",
+        "<|channel|>commentary to=functions.plan code<|message|>{}",
+        '{"name": "plan", "arguments": {}}',
+    ],
 }
-AUTO = sorted(set(TOOL_PARSERS) - {"harmony"})
+WORDS = dict.fromkeys(TOOL_PARSERS, "") | {"harmony": "<|channel|>final<|message|>"}
+"""What an answer in words begins with."""
+SPECIAL = {spelling: 256 + index for index, spelling in enumerate(HarmonyParser.shown_tokens)}
 
 
 def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
@@ -80,20 +95,40 @@ def offered(*tools: dict[str, Any], choice: Any = None, is_parallel: bool | None
 
 def spec_of(request: ToolRequest, name: str, answer: GrammarSpec | None = None) -> GrammarSpec:
     constraint = tool_constraint(
-        request, tool_parser(name), answer=answer, lenient=False, backend=None, max_bytes=4_000_000
+        request,
+        tool_parser(name),
+        token_ids=SPECIAL,
+        answer=answer,
+        answer_field="response_format",
+        lenient=False,
+        backend=None,
+        max_bytes=4_000_000,
     )
     assert constraint.spec is not None
     return constraint.spec
 
 
-def compiled(spec: GrammarSpec) -> xgrammar.CompiledGrammar:
-    info = xgrammar.TokenizerInfo([bytes([i]) for i in range(256)], xgrammar.VocabType.RAW, stop_token_ids=[0])
-    return xgrammar.GrammarCompiler(info, cache_enabled=False).compile_structural_tag(prepare(spec).text)
+ENVIRONMENT = GrammarEnvironment(
+    Vocabulary((*(bytes([i]) for i in range(256)), *map(str.encode, SPECIAL), b""), frozenset(range(256, 264))),
+    264,
+    (263,),
+)
+BACKEND = XGrammarBackend(ENVIRONMENT)
 
 
-def takes(grammar: xgrammar.CompiledGrammar, text: str) -> bool:
-    matcher = xgrammar.GrammarMatcher(grammar)
-    return matcher.accept_string(text) and matcher.is_completed()
+def compiled(spec: GrammarSpec) -> BaseGrammarObject:
+    return BACKEND.dispatch_structural_tag(prepare(spec).text)
+
+
+def takes(grammar: BaseGrammarObject, text: str) -> bool:
+    state = grammar.copy()
+    try:
+        for piece in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", text):
+            for token_id in [SPECIAL[piece]] if piece in SPECIAL else piece.encode():
+                state.accept_token(token_id)
+    except TokenRejectedError:
+        return False
+    return state.is_accepting()
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
@@ -105,16 +140,16 @@ def test_a_required_call_fits_its_schema_and_is_read_back(name):
     for text in WRONG[name]:
         assert not takes(grammar, text), text
     parser = tool_parser(name)({"plan": PLAN}, is_constrained=True)
-    answer = collect([*parser.add(parser.prefill), *parser.add(CALLS[name]), *parser.finish()])
+    answer = collect([*parser.add(CALLS[name]), *parser.finish()])
     assert answer.is_complete
     jsonschema.validate(json.loads(answer.calls[0].arguments), PLAN)
     assert json.loads(answer.calls[0].arguments) == {"route": {"to": "X"}, "note": "a\nb"}
 
 
-@pytest.mark.parametrize("name", AUTO)
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
 def test_with_auto_there_are_words_or_calls_but_no_wrong_calls(name):
     grammar = compiled(spec_of(offered(function("plan", PLAN)), name))
-    assert takes(grammar, "Hello <b>there</b>, a < b.")
+    assert takes(grammar, WORDS[name] + "Hello <b>there</b>, a < b.")
     assert takes(grammar, CALLS[name])
     for text in WRONG[name]:
         assert not takes(grammar, text), text
@@ -160,13 +195,13 @@ def test_tools_without_parameters_are_called_with_nothing(name):
         "hermes": '<tool_call>\n{"name": "plan", "arguments": {}}\n</tool_call>',
         "json": '{"name": "plan", "arguments": {}}',
         "llama3_json": '{"name": "plan", "parameters": {}}',
-        "harmony": '{"name": "plan", "arguments": {}}',
+        "harmony": "<|channel|>commentary to=functions.plan<|constrain|>json<|message|>{}",
         "pythonic": "[plan()]",
         "qwen3_coder": "<tool_call>\n<function=plan>\n</function>\n</tool_call>",
     }
     assert takes(grammar, texts[name])
     parser = tool_parser(name)({"plan": {}}, is_constrained=True)
-    answer = collect([*parser.add(parser.prefill), *parser.add(texts[name]), *parser.finish()])
+    answer = collect([*parser.add(texts[name]), *parser.finish()])
     assert [(call.arguments, call.is_complete) for call in answer.calls] == [("{}", True)]
 
 
@@ -179,23 +214,24 @@ def test_optional_python_arguments_have_their_commas():
     assert not takes(grammar, "[f(, a=1)]")
 
 
-@pytest.mark.parametrize("name", ["hermes", "json", "pythonic", "qwen3_coder"])
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
 def test_words_have_the_response_format_beside_calls(name):
     answer = GrammarSpec(kind="json_schema", value='{"type": "object", "properties": {"a": {"type": "integer"}}}')
     grammar = compiled(spec_of(offered(function("plan", PLAN)), name, answer))
-    assert takes(grammar, '{"a": 1}')
+    assert takes(grammar, WORDS[name] + '{"a": 1}')
     assert takes(grammar, CALLS[name])
-    assert not takes(grammar, "Hello.")
+    assert not takes(grammar, WORDS[name] + "Hello.")
 
 
-@pytest.mark.parametrize("name", AUTO)
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
 @pytest.mark.parametrize("choice", [None, "required"])
 def test_custom_tools_stand_beside_functions(name, choice):
     grammar_format = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]+"}}
     custom = {"type": "custom", "custom": {"name": "sh", "format": grammar_format}}
     request = offered(function("plan", PLAN), custom, choice=choice)
     grammar = compiled(spec_of(request, name))
-    text = '<custom_tool_call name="sh">\nls\n</custom_tool_call>'
+    header = "<|channel|>commentary<|message|>" if name == "harmony" and choice else WORDS[name]
+    text = f'{header}<custom_tool_call name="sh">\nls\n</custom_tool_call>'
     assert takes(grammar, text)
     assert takes(grammar, CALLS[name])
     assert not takes(grammar, text.replace("ls", "L S"))
@@ -204,16 +240,171 @@ def test_custom_tools_stand_beside_functions(name, choice):
     assert collect([*parser.add(text), *parser.finish()]).calls[0].arguments == "ls"
 
 
-@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
-def test_what_a_format_cannot_hold_a_call_to_is_refused_where_certainty_is_demanded(name):
-    tool = function("f", {"type": "object", "properties": {"a": {}}, "minProperties": 1})
-    with pytest.raises(BadRequestError, match="minProperties"):
-        spec_of(offered(tool, choice="required"), name)
-    strict = function("f", tool["function"]["parameters"], strict=True)
-    with pytest.raises(BadRequestError, match="minProperties"):
-        spec_of(offered(strict), name)
+def whole_call(format_name: str, tool: str, arguments: str) -> str:
+    """A call whose arguments are one JSON object."""
+    return {
+        "hermes": f'<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>',
+        "json": f'{{"name": "{tool}", "arguments": {arguments}}}',
+        "llama3_json": f'{{"name": "{tool}", "parameters": {arguments}}}',
+        "pythonic": f"[{tool}(**{arguments})]",
+        "qwen3_coder": f"<tool_call>\n<function={tool}>\n{arguments}\n</function>\n</tool_call>",
+        "harmony": f" to=functions.{tool}<|channel|>commentary <|constrain|>json<|message|>{arguments}",
+    }[format_name]
 
 
-def test_harmony_constrains_no_call_with_auto_and_says_so():
-    with pytest.raises(BadRequestError, match="tool_choice"):
-        spec_of(offered(function("f", PLAN, strict=True)), "harmony")
+AB = {"a": {"type": "integer"}, "b": {"type": "string"}}
+TOGETHER: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
+    (
+        "anyOf",
+        {"properties": AB, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        ['{"a": 1}', '{"b": "x"}'],
+        ["{}"],
+    ),
+    (
+        "oneOf",
+        {
+            "oneOf": [
+                {"properties": {"a": AB["a"]}, "required": ["a"]},
+                {"properties": {"b": AB["b"]}, "required": ["b"]},
+            ]
+        },
+        ['{"a": 1}', '{"b": "x"}'],
+        ["{}", '{"a": "x"}', '{"c": 1}'],
+    ),
+    ("$ref", {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": AB}}}, ['{"a": 1}'], ['{"a": "x"}']),
+    ("patternProperties", {"patternProperties": {"^x[0-9]$": {"type": "integer"}}}, ['{"x1": 1}'], ['{"x1": "a"}']),
+    (
+        "additionalProperties",
+        {"properties": {"a": AB["a"]}, "minProperties": 2, "additionalProperties": {"type": "boolean"}},
+        ['{"a": 1, "c": true}'],
+        ['{"a": 1}', '{"a": 1, "c": 2}'],
+    ),
+    (
+        "if",
+        {"properties": AB, "required": ["b"], "if": {"properties": {"b": {"const": "x"}}}, "then": {"required": ["a"]}},
+        ['{"a": 1, "b": "x"}', '{"b": "y"}'],
+        ['{"b": "x"}'],
+    ),
+    ("minProperties", {"properties": AB, "minProperties": 1}, ['{"a": 1}', '{"b": ""}'], ["{}"]),
+    ("dependentRequired", {"properties": AB, "dependentRequired": {"a": ["b"]}}, ['{"b": ""}'], ['{"a": 1}']),
+    ("sibling", {"properties": {**AB, "c": {"$ref": "#/properties/a"}}}, ['{"c": 1}'], ['{"c": ""}']),
+    ("self", {"properties": {"n": {"$ref": "#"}}}, ['{"n": {"n": {}}}'], ['{"n": 1}']),
+    ("names", {"properties": {"user id>": {"type": "integer"}}, "required": ["user id>"]}, ['{"user id>": 1}'], ["{}"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"), [("pythonic", None), ("pythonic", "required"), ("qwen3_coder", None), ("hermes", "required")]
+)
+@pytest.mark.parametrize(("keyword", "schema", "good", "bad"), TOGETHER, ids=[case[0] for case in TOGETHER])
+def test_what_a_schema_says_of_its_parameters_together_holds(name, choice, keyword, schema, good, bad):
+    grammar = compiled(spec_of(offered(function("f", schema), choice=choice), name))
+    parser_class = tool_parser(name)
+    for arguments in good:
+        text = whole_call(name, "f", arguments)
+        assert takes(grammar, text), text
+        for is_constrained in (True, False):
+            parser = parser_class({"f": schema}, is_constrained=is_constrained)
+            answer = collect([*parser.add(text), *parser.finish()])
+            assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [("f", json.loads(arguments))]
+            assert answer.is_complete
+    for arguments in bad:
+        assert not takes(grammar, whole_call(name, "f", arguments)), arguments
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+@pytest.mark.parametrize("tool", ["1", "-x", "a-b_C", "9" * 64])
+def test_every_name_that_is_legal_can_be_called(name, tool):
+    schema = {"properties": AB, "minProperties": 1}
+    grammar = compiled(spec_of(offered(function(tool, schema), choice="required"), name))
+    text = whole_call(name, tool, '{"a": 1}')
+    assert takes(grammar, text)
+    for is_constrained in (True, False):
+        parser = tool_parser(name)({tool: schema}, is_constrained=is_constrained)
+        answer = collect([*parser.add(text), *parser.finish()])
+        assert [(call.name, call.arguments) for call in answer.calls] == [(tool, '{"a": 1}')]
+
+
+@pytest.mark.parametrize("name", sorted(set(TOOL_PARSERS) - {"harmony"}))
+@pytest.mark.parametrize("choice", [None, "required"])
+def test_the_number_of_parallel_calls_is_bounded(name, choice):
+    grammar = compiled(spec_of(offered(function("f"), choice=choice), name))
+    if name == "pythonic":
+        rows = ["[" + ", ".join(["f()"] * number) + "]" for number in (MAX_PARALLEL_CALLS, MAX_PARALLEL_CALLS + 1)]
+    else:
+        call = whole_call(name, "f", "{}")
+        if name == "qwen3_coder":
+            call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
+        separator = tool_parser(name).separator
+        rows = [separator.join([call] * number) for number in (MAX_PARALLEL_CALLS, MAX_PARALLEL_CALLS + 1)]
+    assert takes(grammar, rows[0])
+    assert not takes(grammar, rows[1])
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"properties": {"a": {"type": "strnig"}}}, "/properties/a/type"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": 3}}}, "/$defs/b/type"),
+        ({"properties": {"a": {"$ref": "#/$defs/nowhere"}}}, "/properties/a/$ref"),
+        ({"properties": {"a": {}}, "anyOf": 3}, "/anyOf"),
+        ({"properties": [], "required": "a"}, ""),
+    ],
+)
+def test_a_refused_schema_is_named_with_its_place_in_the_request(name, schema, pointer):
+    request = offered(function("f"), function("g", schema), choice="required")
+    with pytest.raises(SchemaError) as caught:
+        prepare(spec_of(request, name))
+    assert caught.value.pointer.startswith(f"tools[1].function.parameters{pointer}")
+
+
+@pytest.mark.parametrize("syntax", ["regex", "lark"])
+def test_a_refused_custom_grammar_is_named_with_its_place_in_the_request(syntax):
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": "(" if syntax == "regex" else "start: ("}}
+    request = offered(function("f"), {"type": "custom", "custom": {"name": "sh", "format": form}})
+    spec = spec_of(request, "hermes")
+    if syntax == "lark":  # checked by the engine
+        with pytest.raises(InvalidGrammarError):
+            compiled(spec)
+        return
+    with pytest.raises(SchemaError) as caught:
+        prepare(spec)
+    assert caught.value.pointer == "tools[1].custom.format.grammar.definition"
+
+
+HARMONY_CALL = CALLS["harmony"]
+THOUGHT = "<|channel|>analysis<|message|>Hm, a < b.<|end|><|start|>assistant"
+REMARK = "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant"
+
+
+def test_harmony_holds_calls_to_their_form_from_their_header_on():
+    auto = compiled(spec_of(offered(function("plan", PLAN)), "harmony"))
+    for text in (
+        HARMONY_CALL,
+        THOUGHT + HARMONY_CALL,
+        THOUGHT + REMARK + THOUGHT + HARMONY_CALL,
+        HARMONY_CALL.replace("plan <|constrain|>", "plan<|constrain|>"),
+        f"{THOUGHT}<|channel|>final<|message|>No call, to=functions.plan is text here.",
+    ):
+        assert takes(auto, text), text
+    for text in (
+        HARMONY_CALL + "<|end|>",
+        THOUGHT.replace("<|end|>", "") + HARMONY_CALL,
+        "<|channel|>analysis<|message|>No end",
+        f"{THOUGHT}<|channel|>secret<|message|>x",
+        "<|channel|>final<|message|>x<|end|>",
+    ):
+        assert not takes(auto, text), text
+    required = compiled(spec_of(offered(function("plan", PLAN), choice="required"), "harmony"))
+    assert takes(required, THOUGHT + HARMONY_CALL)
+    for text in ("<|channel|>final<|message|>x", REMARK + HARMONY_CALL, THOUGHT):
+        assert not takes(required, text), text
+
+
+def test_without_its_special_tokens_harmony_is_refused_where_a_call_is_demanded():
+    options = {"token_ids": {}, "answer": None, "answer_field": "", "lenient": False, "backend": None, "max_bytes": 999}
+    constraint = tool_constraint(offered(function("f")), HarmonyParser, **options)
+    assert (constraint.spec, constraint.has_free_text) == (None, True)
+    with pytest.raises(BadRequestError, match="special token"):
+        tool_constraint(offered(function("f"), choice="required"), HarmonyParser, **options)

@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 import pytest
 
 from server.tools.custom import CustomCallParser
-from server.tools.events import CallArguments, CallBegin, CallEnd, Text, collect
+from server.tools.events import CallArguments, CallBegin, CallEnd, collect
 from server.tools.registry import TOOL_PARSERS, recognise, tool_parser
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tool_texts import MALFORMED_CASES, RECORDED, RECORDED_CASES, SCHEMAS, calls_of
+from tool_texts import LOOSE, MALFORMED_CASES, RECORDED, RECORDED_CASES, SCHEMAS, calls_of
 
 hypothesis.settings.register_profile("tools", deadline=None)
 hypothesis.settings.load_profile("tools")
@@ -23,8 +23,9 @@ PIECES = sorted(
     {
         "<tool_call>", "</tool_call>", '{"name": "get_weather", "arguments": ', '{"city": "Oslo"}', "}", "{", "[", "]",
         "<function=get_weather>", "<parameter=city>", "</parameter>", "</function>", "\n", " ", "x", '"', "\\", ";",
-        "[get_weather(", "city=", "'a'", "3", ")", ",", "lamp_on(", "<|channel|>", "final", "commentary", "analysis",
-        "<|message|>", "<|end|>", "<|start|>assistant", "<|call|>", " to=functions.lamp_on", "<|constrain|>json", "é😀",
+        "[get_weather(", "city=", "'a'", "3", ")", ",", "lamp_on(", "<|channel|>", "final", "commentary",
+        "analysis", "**{", "<|message|>", "<|end|>", "<|start|>assistant", "<|call|>", " to=functions.lamp_on",
+        "<|constrain|>json", "é😀",
         '{"name": "lamp_on", "parameters": {}}', "<|python_tag|>", "<", "<|", "<tool_call", "</", "True",
         '<custom_tool_call name="sh">\n', "\n</custom_tool_call>", "<custom_tool_call", "ls",
     }
@@ -53,6 +54,14 @@ def test_recorded_answers_are_understood(name, text, content, calls, is_constrai
     assert calls_of(answer) == calls
     assert answer.content.strip() == content
     assert all(call.is_complete for call in answer.calls)
+
+
+@pytest.mark.parametrize(("name", "text", "calls"), LOOSE)
+def test_what_only_unconstrained_models_write_is_understood(name, text, calls):
+    for pieces in ([text], list(text)):
+        answer = parsed(make(name, is_constrained=False), pieces)
+        assert calls_of(answer) == calls
+        assert answer.is_complete
 
 
 @pytest.mark.parametrize("is_constrained", [True, False])
@@ -94,17 +103,46 @@ def test_without_calls_an_unconstrained_text_is_kept_to_the_letter(name, pieces)
         assert answer.content == text
 
 
-@pytest.mark.parametrize("name", sorted(set(TOOL_PARSERS) - {"harmony"}))
-def test_a_constrained_call_streams_its_name_first_and_then_its_arguments(name):
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_a_constrained_call_streams_its_name_first_and_then_its_arguments_as_they_come(name):
     text = next(text for text, _, calls in RECORDED[name] if calls and calls[0][0] == "get_weather")
     parser = make(name, is_constrained=True)
     steps = [parser.add(character) for character in text]
-    events = [event for step in steps for event in step if not isinstance(event, Text)]
+    events = [event for step in steps for event in step if isinstance(event, CallBegin | CallArguments | CallEnd)]
     assert isinstance(events[0], CallBegin)
     first = next(i for i, step in enumerate(steps) if any(isinstance(event, CallBegin) for event in step))
     end = next(i for i, step in enumerate(steps) if any(isinstance(event, CallEnd) for event in step))
+    assert (
+        text[: first + 1]
+        .rstrip(" (\n<{")
+        .endswith(("get_weather", '"arguments":', '"parameters":', "<|message|>", ">"))
+    )
+    shown = "".join(event.text for step in steps[: end + 1] for event in step if isinstance(event, CallArguments))
+    assert '"city"' in shown
     fragments = [step for step in steps[first:end] if any(isinstance(event, CallArguments) for event in step)]
-    assert len(fragments) > 1
+    assert len(fragments) > len(shown) / 4
+
+
+LONG = "a long text, " * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "beginning"),
+    [
+        ("hermes", '<tool_call>\n{"name": "save-file", "arguments": {"content": "'),
+        ("json", '{"name": "save-file", "arguments": {"content": "'),
+        ("llama3_json", '{"name": "save-file", "parameters": {"content": "'),
+        ("pythonic", '[save-file(content="'),
+        ("qwen3_coder", "<tool_call>\n<function=save-file>\n<parameter=content>\n"),
+        ("harmony", '<|channel|>commentary to=functions.save-file <|constrain|>json<|message|>{"content": "'),
+    ],
+)
+def test_of_an_unfinished_value_everything_is_shown_at_once(name, beginning):
+    parser = make(name, is_constrained=True)
+    answer = collect(parser.add(beginning + LONG))
+    assert answer.calls[0].name == "save-file"
+    assert LONG.rstrip() in answer.calls[0].arguments
+    assert not answer.is_complete
 
 
 def test_text_behind_what_may_become_a_call_is_held_no_longer_than_needed():
@@ -133,6 +171,7 @@ def test_a_custom_call_has_its_input_as_it_was_written():
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
         ("{% if tools %}<tool_call><function=x><parameter=y>{% endif %}", "qwen3_coder"),
         ('{% if tools %}<|start_header_id|>{"name": x, "parameters": y}{% endif %}', "llama3_json"),
+        ('{% if tools %}<|header_start|>{"name": x, "parameters": y}{% endif %}', "llama3_json"),
         ("{% if tools %}[func_name1(params_name1=params_value1)]{% endif %}", "pythonic"),
         ("{% if tools %}<|channel|>commentary<|message|>{% endif %}", "harmony"),
         ("{% if tools %}something else{% endif %}", "json"),

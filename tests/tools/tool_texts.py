@@ -63,6 +63,11 @@ QWEN3_CODER: list[tuple[str, str, Calls]] = [
         "On it.",
         [("save-file", {"path": "/a b", "content": "line 1\n\n  <b>line</b> \\ 2\n"}), ("lamp_on", {})],
     ),
+    (
+        '<tool_call>\n<function=get_weather>\n{"city": "<b> \\"}", "days": 2}\n</function>\n</tool_call>',
+        "",
+        [("get_weather", {"city": '<b> "}', "days": 2})],
+    ),
 ]
 LLAMA3: list[tuple[str, str, Calls]] = [
     ("It is {warm}.", "It is {warm}.", []),
@@ -85,11 +90,16 @@ JSON: list[tuple[str, str, Calls]] = [
 PYTHONIC: list[tuple[str, str, Calls]] = [
     ("[see above] no", "[see above] no", []),
     (
-        "[get_weather(city='San (F) ]', days=3, tags=['a', \"b\"]), lamp_on()]",
+        '[get_weather(city="San (F) ]", days=3, tags=["a", "b"]), lamp_on()]',
         "",
         [("get_weather", {"city": "San (F) ]", "days": 3, "tags": ["a", "b"]}), ("lamp_on", {})],
     ),
     ('[get_weather(city="Oslo", days=null)]', "", [("get_weather", {"city": "Oslo", "days": None})]),
+    (
+        '[get_weather(**{"city": "a) } \\" ]"}), lamp_on(**{})]',
+        "",
+        [("get_weather", {"city": 'a) } " ]'}), ("lamp_on", {})],
+    ),
 ]
 HARMONY: list[tuple[str, str, Calls]] = [
     ("<|channel|>final<|message|>Two plus two is 4.<|return|>", "Two plus two is 4.", []),
@@ -116,6 +126,29 @@ RECORDED = {
 }
 RECORDED_CASES = [(name, *case) for name, cases in RECORDED.items() for case in cases]
 
+LOOSE = [
+    (
+        "pythonic",
+        "[get_weather(city='San (F) ]', days=None, tags=['a', \"b\"]), lamp_on()]",
+        [("get_weather", {"city": "San (F) ]", "days": None, "tags": ["a", "b"]}), ("lamp_on", {})],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nX\n</parameter>\n<parameter=days>\nthree\n</parameter>\n"
+        "<parameter=tags>\nNone\n</parameter>\n</function>\n</tool_call>",
+        [("get_weather", {"city": "X", "days": "three", "tags": None})],
+    ),
+    ("json", '[{"name": "lamp_on", "arguments": {}}]', [("lamp_on", {})]),
+    ("hermes", '<tool_call>{"arguments": {}, "name": "lamp_on"}</tool_call>', [("lamp_on", {})]),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.lamp_on<|message|>{}<|call|><|start|>assistant<|channel|>commentary "
+        'to=functions.get_weather code<|message|>{"city": "Oslo"}<|call|>',
+        [("lamp_on", {}), ("get_weather", {"city": "Oslo"})],
+    ),
+]
+"""What models write when no grammar holds them: values that are no JSON, keys in another order, several messages."""
+
 MALFORMED = {
     "hermes": [
         '<tool_call>{"name": "get_weather", "arguments": {"city": }}</tool_call> sorry',
@@ -131,10 +164,17 @@ MALFORMED = {
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</function>\n</tool_call>",
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nOs",
         "<tool_call>hm</tool_call>",
+        '<tool_call>\n<function=get_weather>\n{"city": Oslo}\n</function>\n</tool_call>',
     ],
     "llama3_json": ['{"name": "unknown", "parameters": {}}', '{"a": 1} and more', '{"name": "get_weather", "para'],
     "json": ['[{"name": "lamp_on", "arguments": {}}, 3]', '{"name": 5}', "{{{{", "[1, 2]"],
-    "pythonic": ["[get_weather(Oslo)]", "[get_weather(city=", "[unknown(a=1)]", "[get_weather(city=open('x'))]"],
+    "pythonic": [
+        "[get_weather(Oslo)]",
+        "[get_weather(city=",
+        "[unknown(a=1)]",
+        "[get_weather(city=open('x'))]",
+        "[lamp_on(**{'a': 1})]",
+    ],
     "harmony": ["<|channel|>commentary to=functions.get_weather<|message|>{oops<|call|>"],
 }
 MALFORMED_CASES = [(name, text) for name, texts in MALFORMED.items() for text in texts]
