@@ -355,6 +355,8 @@ class ServeSettings(BaseSettings):
                 f"--tp {self.tp} cannot be spread evenly over --nnodes {self.nnodes}: it must be a multiple. For whole "
                 "copies of the model on other machines start a server on each, and put a load balancer in front"
             )
+        if self.rendezvous is not None and (last := self.rendezvous[1] + self.dp - 1) >= 1 << 16:
+            raise ValueError(f"--dp {self.dp} needs the ports from {self.rendezvous[1]} to {last}: the last is 65535")
         if self.tp * self.dp // self.nnodes > 1 and re.fullmatch("cuda:[0-9]+", self.device):
             raise ValueError(
                 f"--device {self.device} is one device: with several ranks give cuda; "

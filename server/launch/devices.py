@@ -1,10 +1,36 @@
-"""How many CUDA devices this process may use, asked without torch, which the supervisor never loads."""
+"""How many CUDA devices there are for the ranks, asked without torch, which the supervisor never loads."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 from collections.abc import Mapping
+
+from server.launch.errors import StartError
+from server.launch.placement import Placement
+from server.settings import ServeSettings
+
+
+def count_devices(settings: ServeSettings, place: Placement, environment: Mapping[str, str]) -> int:
+    """CUDA devices for the ranks of this machine; 0: they run on the CPU.
+
+    Raises
+    ------
+    StartError
+        There are fewer devices than ranks.
+    """
+    if settings.device == "cpu":
+        return 0
+    count = cuda_device_count(environment)
+    last = place.local_rank(place.num_groups - 1, place.ranks[-1])
+    needed = max(place.ranks_on_machine, last + 1)
+    # One rank may say itself what is wrong with its device.
+    if needed > max(count, 1) and (count or settings.device != "auto"):
+        raise StartError(
+            f"{needed} ranks on this machine need as many CUDA devices, and there are {count} (CUDA_VISIBLE_DEVICES "
+            "counts); choose smaller --tp and --dp, or --device cpu"
+        )
+    return count
 
 
 def cuda_device_count(environment: Mapping[str, str]) -> int:

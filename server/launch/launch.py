@@ -10,7 +10,7 @@ from constrained.vocabulary import Vocabulary
 from server.access_log import configure_logging
 from server.launch import exit_codes
 from server.launch.console import Console
-from server.launch.devices import cuda_device_count
+from server.launch.devices import count_devices
 from server.launch.errors import StartError
 from server.launch.listener import bind_listener, listen
 from server.launch.placement import Placement, placement
@@ -30,7 +30,7 @@ def launch(settings: ServeSettings, console: Console) -> int:
     configure_logging(settings.log_level, settings.log_format)
     try:
         place = placement(settings, os.environ)
-        num_devices = count_devices(settings, place)
+        num_devices = count_devices(settings, place, os.environ)
         with contextlib.ExitStack() as stack:
             # The ports first: whoever has them, the person should know before a download.
             listener = None
@@ -92,28 +92,6 @@ def resolve_draft_model(settings: ServeSettings, assets: ModelAssets, console: C
             "texts; choose a smaller model of the same family"
         )
     return draft
-
-
-def count_devices(settings: ServeSettings, place: Placement) -> int:
-    """CUDA devices for the ranks of this machine; 0: they run on the CPU.
-
-    Raises
-    ------
-    StartError
-        There are fewer devices than ranks.
-    """
-    if settings.device == "cpu":
-        return 0
-    count = cuda_device_count(os.environ)
-    last = place.local_rank(place.num_groups - 1, place.ranks[-1])
-    needed = max(place.ranks_on_machine, last + 1)
-    # One rank may say itself what is wrong with its device.
-    if needed > max(count, 1) and (count or settings.device != "auto"):
-        raise StartError(
-            f"{needed} ranks on this machine need as many CUDA devices, and there are {count} (CUDA_VISIBLE_DEVICES "
-            "counts); choose smaller --tp and --dp, or --device cpu"
-        )
-    return count
 
 
 def _ready_text(settings: ServeSettings, place: Placement, assets: ModelAssets, listener: socket.socket | None) -> str:

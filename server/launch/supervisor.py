@@ -190,9 +190,11 @@ class Supervisor:
         self._close_listener()
         for group in loading:
             self._end(group)  # nothing can be running there
+        drain = self._drain_timeout + _HTTP_GRACE_SECONDS
+        # Without an HTTP port here, rank 0 is elsewhere: the ranks leave when it does, unless it is not being stopped.
         order: tuple[tuple[Role, float], ...] = (
-            ("http", self._drain_timeout + _HTTP_GRACE_SECONDS),
-            ("scheduler", _SCHEDULER_STOP_SECONDS),
+            ("http", drain),
+            ("scheduler", drain if self._listener is None else _SCHEDULER_STOP_SECONDS),
         )
         for role, seconds in order:
             again = self._stop_role(role, seconds, signals)

@@ -1,6 +1,7 @@
 """A server of small processes with the behaviours a supervisor must handle; run as a script by the tests.
 
-Each child writes its pid to ``<folder>/<name>.pid`` and then waits for files that tell it what to do.
+Each child writes its pid to ``<folder>/<name>.pid`` and then waits for files that tell it what to do. There may be
+several schedulers: ``works+fails`` is a group of two ranks, ``works|works`` are two groups.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ def child(name: str, folder: Path, behaviour: str, connection: Connection) -> No
         sys.exit(1)
     if behaviour == "dies while starting":
         os.kill(os.getpid(), signal.SIGKILL)
-    if behaviour == "loads for ever":
+    if behaviour in ("loads for ever", "hangs while loading"):
         time.sleep(600)
+    if behaviour == "fails the second time" and (folder / f"{name}.seen").exists():
+        sys.exit(9)
+    (folder / f"{name}.seen").touch()
     status.send(("ready", "fake"))
     while not stopping.is_set():
         if behaviour == "always crashes" or (folder / f"crash-{name}").exists():
@@ -54,6 +58,28 @@ def child(name: str, folder: Path, behaviour: str, connection: Connection) -> No
     (folder / f"{name}.stopped").touch()
 
 
+def scheduler_specs(folder: Path, schedulers: str) -> list[ChildSpec]:
+    groups = schedulers.split("|")
+    specs = []
+    for number, behaviours in enumerate(groups):
+        group = "scheduler" if len(groups) == 1 else f"scheduler-{number}"
+        ranks = behaviours.split("+")
+        for rank, behaviour in enumerate(ranks):
+            name = group if len(ranks) == 1 else f"{group} rank {rank}"
+            specs.append(
+                ChildSpec(
+                    name,
+                    "scheduler",
+                    child,
+                    (name, folder, behaviour),
+                    silence_limit=1.0 if behaviour == "beats" else None,
+                    start_limit=3.0 if behaviour == "hangs while loading" else None,
+                    group=group,
+                )
+            )
+    return specs
+
+
 def main() -> int:
     folder, scheduler, http, drain_timeout = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
     configure_logging("info", "text")
@@ -63,13 +89,7 @@ def main() -> int:
         (folder / "port").write_text(str(listener.getsockname()[1]))
         supervisor = Supervisor(
             [
-                ChildSpec(
-                    "scheduler",
-                    "scheduler",
-                    child,
-                    ("scheduler", folder, scheduler),
-                    silence_limit=1.0 if scheduler == "beats" else None,
-                ),
+                *scheduler_specs(folder, scheduler),
                 ChildSpec("http-0", "http", child, ("http-0", folder, http)),
             ],
             listener=listener,

@@ -122,6 +122,65 @@ def test_a_process_that_keeps_crashing_ends_the_server_with_the_cause(fake_serve
     assert server.text().count("restarting scheduler") == 4
 
 
+def test_a_rank_that_dies_takes_its_group_along_and_no_other(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="works+works|works+works")
+    server.wait_for("ready")
+    ranks = [f"scheduler-{group} rank {rank}" for group in (0, 1) for rank in (0, 1)]
+    old = {name: server.pid(name) for name in ranks}
+    os.kill(old[ranks[1]], signal.SIGKILL)
+    for name in ranks[:2]:
+        server.wait_for_new_pid(name, old[name])
+    wait_until(lambda: "scheduler-0 is ready again" in server.text(), "no word of the new ranks")
+    assert [server.pid(name) for name in ranks[2:]] == [old[name] for name in ranks[2:]]
+    assert not psutil.pid_exists(old[ranks[0]])
+    log = server.text()
+    assert f"scheduler-0 rank 1 (process {old[ranks[1]]}) died: was killed by SIGKILL" in log
+    assert log.count("died:") == log.count("restarting") == 1
+
+
+def test_a_rank_that_hangs_takes_its_group_along(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="beats+beats")
+    server.wait_for("ready")
+    old = [server.pid(f"scheduler rank {rank}") for rank in (0, 1)]
+    os.kill(old[1], signal.SIGSTOP)
+    for rank in (0, 1):
+        server.wait_for_new_pid(f"scheduler rank {rank}", old[rank])
+    assert f"scheduler rank 1 (process {old[1]}) died: it did nothing for 1 s and was killed" in server.text()
+
+
+@pytest.mark.parametrize("schedulers", ["works+fails", "fails+loads for ever"])
+def test_one_rank_that_cannot_load_ends_the_start(fake_server: Callable[..., FakeServer], schedulers: str) -> None:
+    server = fake_server(scheduler=schedulers)
+    assert server.process.wait(20) == 1
+    assert server.text().splitlines()[-1] == "scansion: the weights are written in invisible ink"
+
+
+def test_a_rank_that_never_gets_ready_ends_the_start(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="works+hangs while loading")
+    assert server.process.wait(20) == 1
+    last = server.text().splitlines()[-1]
+    assert last == "scansion: the scheduler rank 1 process was not ready within 3 s and was killed"
+
+
+def test_a_group_that_keeps_crashing_does_not_end_a_server_with_another(
+    fake_server: Callable[..., FakeServer],
+) -> None:
+    server = fake_server(scheduler="works|always crashes")
+    wait_until(lambda: "restarting scheduler-1 in 60 s" in server.text(), server.text())
+    assert server.process.poll() is None
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(10) == 0
+
+
+def test_ranks_that_cannot_load_again_are_tried_as_often_as_crashes(fake_server: Callable[..., FakeServer]) -> None:
+    server = fake_server(scheduler="works+fails the second time")
+    server.wait_for("ready")
+    (server.folder / "crash-scheduler rank 0").touch()
+    assert server.process.wait(30) == 3
+    assert server.text().count("restarting scheduler") == 4
+    assert "the scheduler rank 1 process died too often" in server.text()
+
+
 def test_a_load_failure_is_one_message_and_no_restart(fake_server: Callable[..., FakeServer]) -> None:
     server = fake_server(scheduler="fails")
     assert server.process.wait(20) == 1
@@ -187,6 +246,8 @@ def test_stopping_while_loading_does_not_wait_for_the_load(fake_server: Callable
     server.pid("http-0")
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(5) == 0
+    assert "SIGTERM: stopping" in server.text()
+    assert "requests" not in server.text()
 
 
 @pytest.mark.parametrize("http", ["works", "hangs"])
