@@ -142,6 +142,15 @@ class Ranks:
             raise RankError(str(error)) from error
         return None if parts is None else torch.cat(parts, dim=1)
 
+    def all_gather_columns(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Every rank's [T, C] side by side, [T, size x C], on every rank."""
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        try:
+            dist.all_gather(parts, tensor.contiguous())
+        except RuntimeError as error:
+            raise RankError(str(error)) from error
+        return torch.cat(parts, dim=1)
+
     def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's tensor on every rank, in place, on the model's device."""
         try:

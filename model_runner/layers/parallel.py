@@ -48,6 +48,18 @@ class VocabularyParallelEmbedding:
         return self._ranks.sum_(rows, is_exact=False)
 
 
+class GatheredOverRanks:
+    """A product of which every rank computes some outputs and needs them all, [T, N]."""
+
+    def __init__(self, product: Linear, num_outputs: int, ranks: Ranks) -> None:
+        self._product = product
+        self._num_outputs = num_outputs
+        self._ranks = ranks
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._ranks.all_gather_columns(self._product(x))[:, : self._num_outputs]
+
+
 class VocabularyParallelHead:
     """Logits of which every rank computes those of its ids: whole [S, V] on rank 0, [S, 0] on the others."""
 

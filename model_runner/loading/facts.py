@@ -7,6 +7,7 @@ import json
 from importlib import metadata
 
 import torch
+import transformers
 from transformers import PretrainedConfig
 
 from model_runner.config import RunnerConfig
@@ -30,6 +31,7 @@ def state_facts(
     return {
         "Scansion's version": metadata.version("scansion"),
         "torch's version": torch.__version__,
+        "transformers' version": transformers.__version__,
         "the model's configuration": hashlib.blake2b(canonical, digest_size=16).hexdigest(),
         "the model's weights": source.identity(),
         "device type": device.type,

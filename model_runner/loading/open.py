@@ -66,6 +66,10 @@ def load_model(
     model_config, source = _open(config)
     context_length = choose_context_length(config, model_config)
     if ranks is not None:
+        if model_config.model_type not in FAMILIES:
+            from model_runner.models.transformers_parallel import check_plan
+
+            check_plan(model_config, ranks)
         ranks.compare(
             state_facts(config, model_config, source, context_length=context_length, device=device, dtype=dtype)
         )
@@ -73,7 +77,13 @@ def load_model(
         from model_runner.models.transformers_model import load_transformers_model
 
         model, layers, num_parameters = load_transformers_model(
-            config, model_config, context_length=context_length, device=device, dtype=dtype, progress=progress
+            config,
+            model_config,
+            context_length=context_length,
+            device=device,
+            dtype=dtype,
+            progress=progress,
+            ranks=ranks,
         )
         return LoadedModel(
             model=model, attention_layers=layers, context_length=context_length, num_parameters=num_parameters

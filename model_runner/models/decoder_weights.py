@@ -228,7 +228,7 @@ class DecoderLoader:
     def _vocabulary(self, name: str) -> torch.Tensor:
         """This rank's rows of a matrix with one for each id, and behind the last id rows of zeros."""
         spec, own = self._spec, self._share.of_vocabulary(self._spec.vocab_size)
-        width = self._share.vocabulary_width(spec.vocab_size)
+        width = self._share.padded_width(spec.vocab_size)
         table = torch.zeros(width, spec.hidden_size, dtype=self._dtype, device=self._device)
         table[: own.stop - own.start] = self._source.read(
             name, (spec.vocab_size, spec.hidden_size), Cut(0, own.start, own.stop)

@@ -8,6 +8,7 @@ the router and the gate of a shared expert are on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from model_runner.errors import ModelLoadError
@@ -32,13 +33,13 @@ class Share:
         return slice(first * head_dim, (first + max(1, num_heads // self.size)) * head_dim)
 
     def of_vocabulary(self, vocab_size: int) -> slice:
-        """The ids whose rows this rank has; fewer than :meth:`vocabulary_width` at the end of the vocabulary."""
-        width = self.vocabulary_width(vocab_size)
+        """The ids whose rows this rank has; fewer than :meth:`padded_width` at the end of the vocabulary."""
+        width = self.padded_width(vocab_size)
         return slice(min(self.rank * width, vocab_size), min((self.rank + 1) * width, vocab_size))
 
-    def vocabulary_width(self, vocab_size: int) -> int:
-        """Rows of the embedding on each rank, filled up on the last ones."""
-        return -(-vocab_size // self.size)
+    def padded_width(self, total: int) -> int:
+        """A part of what need not divide, such as a vocabulary: filled up on the last ranks."""
+        return -(-total // self.size)
 
     def of_spec(self, spec: DecoderSpec) -> DecoderSpec:
         """The model as this rank's attention sees it."""
@@ -58,9 +59,28 @@ def check_divisible(spec: DecoderSpec, size: int) -> None:
     ModelLoadError
         Naming the sizes that do not divide, and the numbers of ranks that do.
     """
-    obstacles = _obstacles(spec, size)
+    refuse_indivisible(lambda number: _obstacles(spec, number), size, limit=spec.num_heads)
+
+
+def refuse_indivisible(find_obstacles: Callable[[int], Sequence[str]], size: int, *, limit: int) -> None:
+    """
+    Refuse ``size`` ranks if they do not divide something.
+
+    Parameters
+    ----------
+    find_obstacles : callable
+        From a number of ranks to the sizes that it does not divide.
+    limit : int
+        Most ranks that could.
+
+    Raises
+    ------
+    ModelLoadError
+        Naming the sizes, and the numbers of ranks that do.
+    """
+    obstacles = find_obstacles(size)
     if obstacles:
-        possible = [number for number in range(1, spec.num_heads + 1) if not _obstacles(spec, number)]
+        possible = [number for number in range(1, limit + 1) if not find_obstacles(number)]
         raise ModelLoadError(
             f"{size} tensor-parallel ranks do not divide the model's {', '.join(obstacles)}; "
             f"it can be cut into {_enumerate(possible)}"

@@ -16,10 +16,13 @@ from model_runner.attention.base import AttentionBackend, AttentionLayer
 from model_runner.batch import RaggedBatch
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
-from model_runner.layers.linear import TiledLinear, build_linear
+from model_runner.layers.linear import build_linear
 from model_runner.models.families import FAMILIES
 from model_runner.models.rope_scaling import rope_parameters
 from model_runner.models.transformers_attention import IMPLEMENTATION, AttentionProbe, PagedPass, current_pass
+from model_runner.models.transformers_layers import compute_by, count_own_parameters
+from model_runner.models.transformers_parallel import compute_over_ranks, cut_whole_model, distributed_settings
+from model_runner.ranks import Ranks
 
 _ATTENTION_TYPES = frozenset(("full_attention", "sliding_attention"))
 
@@ -27,8 +30,11 @@ _ATTENTION_TYPES = frozenset(("full_attention", "sliding_attention"))
 class TransformersModel:
     """A model of transformers over a paged attention backend."""
 
-    def __init__(self, model: Any, layer_of: Mapping[nn.Module, int], vocab_size: int) -> None:
+    def __init__(
+        self, model: Any, layer_of: Mapping[nn.Module, int], vocab_size: int, *, has_logits: bool = True
+    ) -> None:
         self.vocab_size = vocab_size
+        self._has_logits = has_logits
         self._model = model
         self._layer_of = layer_of
         self._selects_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -51,7 +57,7 @@ class TransformersModel:
         logits: torch.Tensor = output.logits[0]
         if not self._selects_logits:
             logits = logits.index_select(0, wanted)
-        return logits[: batch.logits_index.numel()].float()
+        return logits[: batch.logits_index.numel(), : None if self._has_logits else 0].float()
 
 
 def check_support(model_config: PretrainedConfig) -> None:
@@ -98,9 +104,10 @@ def load_transformers_model(
     device: torch.device,
     dtype: torch.dtype,
     progress: Callable[[str, float], None],
+    ranks: Ranks | None = None,
 ) -> tuple[TransformersModel, tuple[AttentionLayer, ...], int]:
     """
-    Load a model and learn its attention layers from one short pass.
+    Load a model, or with ``ranks`` this rank's share of it, and learn its attention layers from one short pass.
 
     Returns
     -------
@@ -120,7 +127,7 @@ def load_transformers_model(
     if config.load_format == "dummy":
         torch.manual_seed(config.seed)
         model = auto_class.from_config(model_config, dtype=dtype, attn_implementation=IMPLEMENTATION)
-        model = model.to(device)
+        model = (model if ranks is None else cut_whole_model(model, ranks)).to(device)
     else:
         model, report = auto_class.from_pretrained(
             config.model_path,
@@ -132,18 +139,23 @@ def load_transformers_model(
             # Reported instead of raised, to be refused with the rest.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **({} if ranks is None else {"distributed_config": distributed_settings(ranks)}),
         )
         _refuse_misfits(report)
         model = model.to(device)
     model = model.eval().requires_grad_(False)
     progress("loading weights", 1.0)
     _freeze_long_rope(model, model_config, context_length)
+    if ranks is not None:
+        compute_over_ranks(model, ranks, is_exact=dtype == torch.float32)
     if dtype == torch.float32:
         _compute_in_tiles(model)
     probe, vocab_size = _probe(model, device)
     _check_windows(model_config, probe)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return TransformersModel(model, probe.layer_of, vocab_size), tuple(probe.layers), num_parameters
+    if ranks is not None:
+        vocab_size = int(ranks.broadcast_(torch.tensor([vocab_size], device=device)))
+    served = TransformersModel(model, probe.layer_of, vocab_size, has_logits=ranks is None or ranks.rank == 0)
+    return served, tuple(probe.layers), count_own_parameters(model)
 
 
 def _refuse_misfits(report: Mapping[str, Any]) -> None:
@@ -212,8 +224,10 @@ def _freeze_long_rope(model: Any, model_config: PretrainedConfig, context_length
 
 
 def _compute_in_tiles(model: nn.Module) -> None:
-    """Make every product of float32 independent of the number of rows."""
+    """Make every product of float32 independent of the number of rows, but those that something else computes."""
     for module in model.modules():
+        if "forward" in vars(module):
+            continue
         if type(module) is nn.Linear:
             weight = module.weight.data
         elif type(module) is Conv1D:
@@ -221,14 +235,4 @@ def _compute_in_tiles(model: nn.Module) -> None:
         else:
             continue
         bias = None if module.bias is None else module.bias.data
-        product = build_linear(weight, bias, is_exact=True, is_shared=True)
-        assert isinstance(product, TiledLinear)
-        object.__setattr__(module, "forward", _flattened(product))
-
-
-def _flattened(product: TiledLinear) -> Callable[[torch.Tensor], torch.Tensor]:
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        out = product(x.reshape(-1, x.shape[-1]))
-        return out.view(*x.shape[:-1], out.shape[-1])
-
-    return forward
+        compute_by(module, build_linear(weight, bias, is_exact=True, is_shared=True))

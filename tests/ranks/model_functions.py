@@ -33,6 +33,11 @@ def compute(
     return [runner.forward(rows) for rows in passes]
 
 
+def count_parameters(config: RankConfig, path: Path) -> int:
+    """How many this rank holds."""
+    return load(path, meet(config)).num_parameters
+
+
 def try_to_load(config: RankConfig, paths: Sequence[Path], settings: Sequence[dict[str, Any]]) -> str:
     """What the error of loading says, each rank with its own path and settings."""
     ranks = meet(config)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from harness import RankProcesses
-from model_functions import compute, load, try_to_load
+from model_functions import compute, count_parameters, load, try_to_load
 
 from model_runner.forward_row import ForwardRow
 
@@ -29,6 +29,35 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {**MOE, "shared_expert_intermediate_size": 48}),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3_moe": ("qwen3_moe", {**MOE, "head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    # Through transformers' own code:
+    "gemma2, tied (soft cap, window)": (
+        "gemma2",
+        {"head_dim": 16, "sliding_window": 20, "tie_word_embeddings": True},
+    ),
+    "gpt_oss (nothing but the vocabulary cut)": (
+        "gpt_oss",
+        {"head_dim": 16, "num_local_experts": 4, "sliding_window": 20},
+    ),
+    "phi3 (gathered in the middle)": ("phi3", {"sliding_window": 20}),
+    "gpt_neox (biases)": ("gpt_neox", {"attention_bias": True}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": None}),
+    "deepseek_v3 (whole attention)": (
+        "deepseek_v3",
+        {
+            "num_key_value_heads": 8,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 12,
+            "n_routed_experts": 8,
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 20,
+            "first_k_dense_replace": 1,
+        },
+    ),
 }
 
 
@@ -74,39 +103,64 @@ def test_bfloat16_logits_of_two_ranks_stay_near_those_of_one(
 def test_random_weights_are_the_same_into_however_many_ranks_they_are_cut(
     rank_processes: RankProcesses, make_checkpoint: Callable[..., Path]
 ) -> None:
-    path = make_checkpoint("qwen3_moe", **HEADS, **MOE)
     passes = ragged_passes(101)
-    whole = load(path, load_format="dummy", seed=5)
-    expected = torch.cat([whole.forward(rows) for rows in passes])
-    logits = torch.cat(rank_processes.run(compute, path, passes, {"load_format": "dummy", "seed": 5}, size=4)[0])
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+    for path in (make_checkpoint("qwen3_moe", **HEADS, **MOE), make_checkpoint("mixtral", **HEADS)):
+        whole = load(path, load_format="dummy", seed=5)
+        expected = torch.cat([whole.forward(rows) for rows in passes])
+        logits = torch.cat(rank_processes.run(compute, path, passes, {"load_format": "dummy", "seed": 5}, size=4)[0])
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_each_rank_holds_its_share_of_a_model_of_transformers(
+    rank_processes: RankProcesses, make_checkpoint: Callable[..., Path]
+) -> None:
+    path = make_checkpoint("mixtral", **HEADS, num_local_experts=4, vocab_size=128)
+    norms_and_routers = 5 * 64 + 2 * 4 * 64
+    whole = load(path).num_parameters
+    for held in rank_processes.run(count_parameters, path, size=2):
+        assert held == (whole - norms_and_routers) // 2 + norms_and_routers
 
 
 @pytest.mark.parametrize(
-    ("overrides", "size", "message"),
+    ("model_type", "overrides", "size", "message"),
     [
         (
+            "llama",
             {},
             3,
             "3 tensor-parallel ranks do not divide the model's 8 attention heads, 4 key-value heads; "
             "it can be cut into 1, 2, 4 or 8",
         ),
-        ({"intermediate_size": 98}, 4, "do not divide the model's intermediate size of 98; it can be cut into 1 or 2"),
         (
+            "llama",
+            {"intermediate_size": 98},
+            4,
+            "do not divide the model's intermediate size of 98; it can be cut into 1 or 2",
+        ),
+        (
+            "qwen3",
             {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48},
             2,
             "do not divide the model's 3 key-value heads; it can be cut into 1, 3 or 6",
         ),
+        (
+            "gemma2",
+            {"num_key_value_heads": 2},
+            4,
+            "4 tensor-parallel ranks do not divide the model's 2 key-value heads; it can be cut into 1 or 2",
+        ),
+        ("gpt2", {"n_inner": None}, 2, "no tensor-parallel plan for it; serve it without --tp"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused_with_those_that_would(
+    model_type: str,
     overrides: dict[str, Any],
     size: int,
     message: str,
     rank_processes: RankProcesses,
     make_checkpoint: Callable[..., Path],
 ) -> None:
-    path = make_checkpoint("llama", **{**HEADS, **overrides})
+    path = make_checkpoint(model_type, **{**HEADS, **overrides})
     for said in rank_processes.run(try_to_load, [path] * size, [{}] * size, size=size):
         assert message in said
 

@@ -41,6 +41,11 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
             "shared_expert_intermediate_size": 33,
         },
     ),
+    "gemma2, through transformers, on three": (
+        "gemma2",
+        3,
+        {**ODD, "num_key_value_heads": 3, "sliding_window": 20, "tie_word_embeddings": True},
+    ),
 }
 NUM_PAGES = 256
 NUM_TEXTS = 6

@@ -28,7 +28,7 @@ def test_greedy_answers_on_three_ranks_are_those_of_one(rank_processes: RankProc
     tokenizer: Any = AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
     prompts = [tokenizer(beginning + subject)["input_ids"] for beginning in BEGINNINGS for subject in SUBJECTS]
     assert len(prompts) == 50
-    expected = answer_greedily(load(smollm2_gguf, kv_cache_tokens=4096), prompts, 16)
+    expected = answer_greedily(load(smollm2_gguf, kv_cache_tokens=4096), prompts, 10)
     assert len({tuple(answer) for answer in expected}) > 40  # it does not say the same to everything
-    for answers in rank_processes.run(answer_greedily_on_ranks, smollm2_gguf, prompts, 16, size=3, timeout=100):
+    for answers in rank_processes.run(answer_greedily_on_ranks, smollm2_gguf, prompts, 10, size=3, timeout=100):
         assert answers == expected
