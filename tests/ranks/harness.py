@@ -39,7 +39,7 @@ class RankProcesses:
         self._workers: list[_Worker] = []
         self._running = 0
 
-    def run(self, function: Callable[..., Any], *args: Any, size: int = 2, timeout: float = 60.0) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, size: int = 2, timeout: float = 100.0) -> list[Any]:
         """What the function returns on each rank, in rank order; :class:`RankFailedError` if it does not on one."""
         self.start(function, *args, size=size)
         return self.results(timeout)
@@ -69,7 +69,7 @@ class RankProcesses:
         self._running = size
         return [worker.process for worker in self._workers[:size]]
 
-    def results(self, timeout: float = 60.0) -> list[Any]:
+    def results(self, timeout: float = 100.0) -> list[Any]:
         """As :meth:`run`."""
         outcomes = self.outcomes(timeout)
         failed = [f"rank {rank}: {outcome}" for rank, (is_done, outcome) in enumerate(outcomes) if not is_done]
@@ -77,7 +77,7 @@ class RankProcesses:
             raise RankFailedError("\n".join(failed))
         return [outcome for _, outcome in outcomes]
 
-    def outcomes(self, timeout: float = 60.0) -> list[tuple[bool, Any]]:
+    def outcomes(self, timeout: float = 100.0) -> list[tuple[bool, Any]]:
         """For each rank ``(True, what the function returned)``, or ``(False, why there is nothing)``."""
         deadline = time.monotonic() + timeout
         outcomes = [self._outcome(worker, deadline) for worker in self._workers[: self._running]]
