@@ -91,7 +91,8 @@ class GrammarMasks:
         Returns
         -------
         num_legal
-            Drafts that the grammar allows; the row behind the last legal one is filled, later ones are not.
+            Drafts that the grammar allows; the row behind the last legal one is filled unless the form ends there,
+            later ones are not.
 
         Raises
         ------
@@ -107,6 +108,8 @@ class GrammarMasks:
                     break
                 grammar.accept_token(token_id)
                 accepted += 1
+                if grammar.is_terminated():
+                    break  # a row of zeros would fail the whole request, for a token that nobody keeps
                 if self.fill([grammar], [row + accepted]):
                     accepted -= 1
                     grammar.rollback(1)

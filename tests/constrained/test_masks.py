@@ -143,6 +143,17 @@ def test_drafts_behind_the_end_are_not_legal(masks: GrammarMasks, compile_here: 
     assert masks.fill_drafts(compile_here("regex", "ab", "xgrammar"), 0, [ord("a"), ord("b"), ord("a")]) == 2
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_forbidden_behind_a_drafted_end(masks: GrammarMasks, compile_here: Compile, engine: str) -> None:
+    grammar = compile_here("regex", "a+", engine)
+    masks.begin()
+    assert masks.fill_drafts(grammar, 0, [ord("a"), 256]) == 2
+    rows = allowed(masks.rows(3), 349)
+    assert rows[1, 256]
+    assert not rows[1].all()
+    assert rows[2].all()
+
+
 def test_parallel_filling_equals_filling_one_by_one(environment_with: Callable[..., GrammarEnvironment]) -> None:
     environment = environment_with(parallel_fill_rows=4, fill_threads=2)
     engines = AutoGrammarBackend(environment)
