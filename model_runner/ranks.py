@@ -6,7 +6,6 @@ grammar flags, which live in the CPU's memory, on one of their own, so that neit
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -186,11 +185,6 @@ class Ranks:
     def smallest(self, number: int) -> int:
         """The smallest of every rank's numbers."""
         return min(int(part) for part in self.all_gather(torch.tensor([number], dtype=torch.int64)))
-
-    def count_on_this_machine(self) -> int:
-        """How many ranks run here, and share its memory."""
-        here = int.from_bytes(hashlib.blake2b(socket.gethostname().encode(), digest_size=7).digest(), "little")
-        return sum(int(part) == here for part in self.all_gather(torch.tensor([here], dtype=torch.int64)))
 
     def close(self) -> None:
         """Leave the group; nobody else has to be there."""

@@ -76,7 +76,6 @@ class ModelRunner:
             page_bytes=self._attention.page_bytes(),
             context_length=self.context_length,
             device=self.device,
-            num_sharing=1 if ranks is None or self.device.type == "cuda" else ranks.count_on_this_machine(),
         )
         if ranks is not None:
             self.num_pages = ranks.smallest(self.num_pages)

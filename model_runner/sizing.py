@@ -22,7 +22,6 @@ def count_pages(
     context_length: int,
     device: torch.device,
     free_bytes: int | None = None,
-    num_sharing: int = 1,
 ) -> int:
     """
     Pages of the KV pool.
@@ -39,8 +38,6 @@ def count_pages(
         Where the pages are.
     free_bytes : int, optional
         What is free there; measured unless given.
-    num_sharing : int
-        Among how many processes like this one it is divided.
 
     Raises
     ------
@@ -50,7 +47,7 @@ def count_pages(
     page_size = config.page_size
     if page_size < 1:
         raise ModelLoadError(f"the page size is {page_size}; it must be at least 1")
-    free = (free_memory(device) if free_bytes is None else free_bytes) // num_sharing
+    free = free_memory(device) if free_bytes is None else free_bytes
     if config.kv_cache_tokens is not None:
         num_pages = config.kv_cache_tokens // page_size
         if num_pages < 1:
