@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -30,23 +31,30 @@ _PROBES = 3
 """A disconnect is reported a moment before the address stops working, so it is probed for a few steps."""
 
 
+class Events(msgspec.Struct, frozen=True, array_like=True):
+    """What one turn of the loop takes in, in this order."""
+
+    is_draining: bool = False
+    """The process was told to leave when its requests are over."""
+    vanished: list[bytes] = []
+    """Clients found gone since the last turn."""
+    messages: list[tuple[bytes, ToScheduler]] = []
+
+
 class Connection(Protocol):
     """Messages from and to the HTTP processes, known by address."""
 
-    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
-        """What has come, in order. Blocks for something to come, or another awaited event, at most that many seconds.
+    def receive(self, timeout: float | None) -> Events:
+        """What has come. Blocks for something to come, or another awaited event, at most that many seconds.
 
         0 does not block; ``None`` sets no limit.
         """
 
     def send(self, client: bytes, message: FromScheduler) -> None:
-        """Never blocks and never raises for a client that is gone: see :meth:`vanished_clients`."""
+        """Never blocks and never raises for a client that is gone: it has vanished at the next :meth:`receive`."""
 
     def broadcast(self, message: FromScheduler) -> None:
         """Send to every client."""
-
-    def vanished_clients(self) -> list[bytes]:
-        """Clients found gone since the last call."""
 
     @property
     def num_refused_frames(self) -> int: ...
@@ -97,7 +105,7 @@ class RouterConnection:
     def num_refused_frames(self) -> int:
         return self._num_refused_frames
 
-    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
+    def receive(self, timeout: float | None) -> Events:
         if timeout != 0 and not self._vanished:
             if self._probes_left or self._has_unsent():
                 # Something is still to be retried.
@@ -107,6 +115,7 @@ class RouterConnection:
                 os.read(self._interrupt_fd, 4096)
         self._watch_disconnects()
         self._retry_unsent()
+        vanished, self._vanished = self._vanished, []
         messages: list[tuple[bytes, ToScheduler]] = []
         while len(messages) < _MAX_RECEIVED:
             try:
@@ -117,7 +126,7 @@ class RouterConnection:
             if message is not None:
                 self._clients.setdefault(frames[0], _Client())
                 messages.append((frames[0], message))
-        return messages
+        return Events(vanished=vanished, messages=messages)
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         state = self._clients.get(client)
@@ -133,10 +142,6 @@ class RouterConnection:
     def broadcast(self, message: FromScheduler) -> None:
         for client in list(self._clients):
             self.send(client, message)
-
-    def vanished_clients(self) -> list[bytes]:
-        vanished, self._vanished = self._vanished, []
-        return vanished
 
     def close(self) -> None:
         self._socket.disable_monitor()

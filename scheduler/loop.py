@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_GRAMMAR_POLL_SECONDS = 0.01
+"""Between two looks at whether another rank has a grammar that this one has: nothing announces that here."""
+
 
 @dataclass(slots=True)
 class LoopCounters:
@@ -66,6 +70,7 @@ class Scheduler:
         grammar_manager: GrammarManager[RequestGroup] | None = None,
         drafter: Drafter | None = None,
         draw_seed: Callable[[], int] = random_seed,
+        check_plan: Callable[[StepPlan | None], None] | None = None,
         on_heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.ready = ready
@@ -98,6 +103,7 @@ class Scheduler:
         self._num_stalls = 0
         self._heartbeat_interval = config.heartbeat_interval
         self._next_heartbeat = 0.0
+        self._check_plan = check_plan
         self._on_heartbeat = on_heartbeat
 
     @property
@@ -108,7 +114,7 @@ class Scheduler:
     def run_forever(self) -> None:
         """Returns once :meth:`drain` was called and every request is over."""
         while not self._intake.is_draining or self._live or self._launched:
-            self.receive(0 if self.has_work else self._heartbeat_interval)
+            self.receive(self._patience())
             self.step()
             self.beat()
 
@@ -120,20 +126,33 @@ class Scheduler:
             self._connection.broadcast(StepOutput(outputs=[]))
             self._on_heartbeat()
 
+    def fingerprint(self) -> int:
+        """Of every request's progress; the same on every rank between two turns of the loop."""
+        planner = self.planner
+        progress = [(len(self._live), len(self._launched), planner.pool.num_free)]
+        progress += [(r.key, len(r.token_ids), r.num_computed) for r in (*planner.running, *planner.waiting)]
+        return zlib.crc32(repr(progress).encode())
+
     def drain(self) -> None:
         """Refuse new requests and finish those that are there."""
         self._intake.is_draining = True
 
     def receive(self, timeout: float | None) -> None:
         """Take in messages and ready grammars; see :meth:`Connection.receive` for ``timeout``."""
-        for client, message in self._connection.receive(timeout):
+        events = self._connection.receive(timeout)
+        if events.is_draining:
+            self.drain()
+        for client in events.vanished:
+            self._drop_client(client)
+        for client, message in events.messages:
             self._handle(client, message)
         self._intake.admit_ready_grammars()
-        self._drop_vanished_clients()
 
     def step(self) -> None:
         """Launch the next step; read the results of the oldest one if they are due."""
         plan = self.planner.plan()
+        if self._check_plan is not None:
+            self._check_plan(plan)
         if plan is not None:
             self._executor.launch(plan)
             self._launched.append(plan)
@@ -144,7 +163,14 @@ class Scheduler:
         elif plan is None:
             self._check_stall()
         self._outbox.flush()
-        self._drop_vanished_clients()
+
+    def _patience(self) -> float:
+        """How long the next turn may wait for something to come."""
+        if self.has_work:
+            return 0.0
+        if self._grammar_manager is not None and self._grammar_manager.waits_for_another_rank():
+            return _GRAMMAR_POLL_SECONDS
+        return self._heartbeat_interval
 
     def _collect(self) -> None:
         result = self._executor.collect()
@@ -227,13 +253,11 @@ class Scheduler:
         elif isinstance(message, GetStats):
             self._connection.send(client, self.stats(message.call_id))
 
-    def _drop_vanished_clients(self) -> None:
-        while vanished := self._connection.vanished_clients():
-            for client in vanished:
-                num_aborted = self._intake.abort_client(client)
-                if num_aborted:  # one that leaves with nothing to wait for has just been stopped
-                    logger.warning("HTTP process %s is gone; %d requests of it end", client.hex(), num_aborted)
-                self._outbox.discard(client)
+    def _drop_client(self, client: bytes) -> None:
+        num_aborted = self._intake.abort_client(client)
+        if num_aborted:  # one that leaves with nothing to wait for has just been stopped
+            logger.warning("HTTP process %s is gone; %d requests of it end", client.hex(), num_aborted)
+        self._outbox.discard(client)
 
     def _propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:
         """The drafter's guess up to the first id that could not be verified."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import secrets
 import signal
 import socket
 import threading
 import types
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +19,7 @@ from scheduler.messages import SchedulerReady
 
 if TYPE_CHECKING:
     from constrained.config import GrammarConfig
-    from constrained.manager import GrammarManager
-    from constrained.masks import GrammarMasks
-    from constrained.vocabulary import Vocabulary
-    from model_runner.config import RunnerConfig
-    from model_runner.runner import ModelRunner
-    from scheduler.drafters.source import DraftSource
-    from scheduler.loop import Scheduler
-    from scheduler.request import RequestGroup
+    from model_runner.config import RankConfig, RunnerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +32,7 @@ def run_scheduler(
     tokenizer_json: Path,
     status: multiprocessing.connection.Connection,
     draft_runner: RunnerConfig | None = None,
+    ranks: RankConfig | None = None,
 ) -> None:
     """Load the model, serve requests until SIGTERM, and exit.
 
@@ -50,12 +40,29 @@ def run_scheduler(
     few seconds, or ``("failed", message)``; after a failure the process exits with 1. SIGTERM finishes the requests
     that are there and refuses new ones, a second SIGTERM leaves at once; SIGINT is the parent's to handle. The process
     never outlives its parent.
+
+    With ``ranks`` this is one of a group of processes that run the same loop. Rank 0 alone binds ``config.endpoint``
+    and drains at SIGTERM; the others leave with it. A process that loses another rank exits with 1.
     """
     _die_with_parent()
     _set_thread_environment(runner.num_threads)
     signals = _Signals()
     try:
-        scheduler, close = _build(config, runner, grammar, eos_token_ids, tokenizer_json, status, signals, draft_runner)
+        # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
+        from scheduler.build import build
+
+        scheduler = build(
+            config,
+            runner,
+            grammar,
+            eos_token_ids,
+            tokenizer_json,
+            draft_runner=draft_runner,
+            ranks=ranks,
+            interrupt_fd=signals.fileno(),
+            on_progress=lambda stage, fraction: status.send(("progress", stage, fraction)),
+            on_heartbeat=lambda: _report_alive(status),
+        )
     except Exception as error:
         from constrained.errors import GrammarError
         from model_runner.errors import ModelLoadError
@@ -64,16 +71,21 @@ def run_scheduler(
             logger.exception("the scheduler could not start")
         status.send(("failed", str(error) or type(error).__name__))
         raise SystemExit(1) from error
+    from model_runner.ranks import RankError
+
     signals.on_terminate = scheduler.drain
-    status.send(("ready", _summary(scheduler.ready)))
+    status.send(("ready", _summary(scheduler.loop.ready)))
     try:
-        scheduler.run_forever()
+        scheduler.loop.run_forever()
+    except RankError as error:
+        logger.critical("rank %d leaves its group: %s", 0 if ranks is None else ranks.rank, error)
+        raise SystemExit(1) from None
     except Exception:
         # Nobody knows what state the step left behind: the supervisor starts a fresh process.
         logger.critical("the scheduler's loop failed", exc_info=True)
         raise SystemExit(1) from None
     finally:
-        close()
+        scheduler.close()
 
 
 class _Signals:
@@ -103,128 +115,9 @@ class _Signals:
         raise SystemExit(0)
 
 
-def _build(
-    config: SchedulerConfig,
-    runner_config: RunnerConfig,
-    grammar: GrammarConfig | None,
-    eos_token_ids: tuple[int, ...],
-    tokenizer_json: Path,
-    status: multiprocessing.connection.Connection,
-    signals: _Signals,
-    draft_runner: RunnerConfig | None,
-) -> tuple[Scheduler, Callable[[], None]]:
-    """Load everything, and bind the socket last: who can connect can be served."""
-    # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
-    from tokenizers import Tokenizer
-
-    from constrained.auto import load_plugins
-    from constrained.vocabulary import Vocabulary
-    from model_runner.runner import ModelRunner
-    from sampling.sampler import SamplerState
-    from scheduler.connection import RouterConnection
-    from scheduler.drafters.build import build_drafter
-    from scheduler.loop import Scheduler
-    from scheduler.step_executor import StepExecutor
-
-    if config.max_batch_tokens > runner_config.max_batch_tokens:
-        raise ValueError(
-            f"a step of {config.max_batch_tokens} tokens is more than the runner's {runner_config.max_batch_tokens}"
-        )
-    if grammar is not None:
-        load_plugins(grammar)  # before the weights: a name that nothing registers is known at once
-    vocabulary = Vocabulary.from_tokenizer_json(tokenizer_json)
-    model = ModelRunner(runner_config, lambda stage, fraction: status.send(("progress", stage, fraction)))
-    draft_model = None if draft_runner is None else _load_draft_model(config, draft_runner, status)
-    sampler = SamplerState(model.vocab_size, eos_token_ids, model.device)
-    manager, masks = None, None
-    if grammar is not None and grammar.backend != "none":
-        manager, masks = _make_grammars(grammar, config, vocabulary, model, eos_token_ids)
-    executor = StepExecutor(model, sampler, masks, overlap=config.overlap)
-    if config.effective_max_running_requests < config.max_running_requests:
-        logger.warning(
-            "at most %d requests run at once, not %d: a step has room for %d tokens",
-            config.effective_max_running_requests,
-            config.max_running_requests,
-            config.max_batch_tokens,
-        )
-    # What is loaded stays: the collector need not look at it again on the loop.
-    gc.collect()
-    gc.freeze()
-    connection = RouterConnection(
-        config.endpoint, interrupt_fd=signals.fileno(), wake_fds=() if manager is None else (manager.fileno(),)
-    )
-    scheduler = Scheduler(
-        config,
-        executor,
-        connection,
-        ready=_describe(config, model),
-        page_size=model.page_size,
-        eos_token_ids=eos_token_ids,
-        token_bytes=vocabulary.visible_bytes,
-        grammar_manager=manager,
-        drafter=build_drafter(
-            config, Tokenizer.from_file(str(tokenizer_json)), vocabulary.visible_bytes, model.vocab_size, draft_model
-        ),
-        on_heartbeat=lambda: _report_alive(status),
-    )
-
-    def close() -> None:
-        connection.close()
-        if manager is not None:
-            manager.shutdown()
-
-    return scheduler, close
-
-
-def _load_draft_model(
-    config: SchedulerConfig, runner: RunnerConfig, status: multiprocessing.connection.Connection
-) -> DraftSource:
-    from model_runner.runner import ModelRunner
-    from scheduler.drafters.draft_model import DraftModelDrafter
-    from scheduler.kv_pool import KvPool
-
-    model = ModelRunner(runner, lambda stage, done: status.send(("progress", f"draft model: {stage}", done)))
-    return DraftModelDrafter(
-        model,
-        KvPool(model.num_pages, model.page_size),
-        context_length=model.context_length,
-        max_tokens=config.max_draft_tokens,
-        max_batch_tokens=config.max_batch_tokens,
-    )
-
-
 def _report_alive(status: multiprocessing.connection.Connection) -> None:
     with contextlib.suppress(OSError):  # the parent is gone, and so is this process in a moment
         status.send(("alive",))
-
-
-def _make_grammars(
-    config: GrammarConfig, scheduler: SchedulerConfig, vocabulary: Vocabulary, model: ModelRunner, eos: tuple[int, ...]
-) -> tuple[GrammarManager[RequestGroup], GrammarMasks]:
-    from constrained.environment import GrammarEnvironment
-    from constrained.manager import GrammarManager
-    from constrained.masks import GrammarMasks
-
-    config = replace(config, max_draft_tokens=scheduler.max_draft_tokens)
-    environment = GrammarEnvironment(vocabulary, model.vocab_size, eos, config)
-    manager: GrammarManager[RequestGroup] = GrammarManager(environment)
-    masks = GrammarMasks(environment, scheduler.effective_max_running_requests, model.device, manager.metrics)
-    return manager, masks
-
-
-def _describe(config: SchedulerConfig, model: ModelRunner) -> SchedulerReady:
-    return SchedulerReady(
-        boot_id=secrets.token_hex(8),
-        context_length=model.context_length,
-        vocab_size=model.vocab_size,
-        kv_cache_tokens=model.num_pages * model.page_size,
-        max_running_requests=config.effective_max_running_requests,
-        device=str(model.device),
-        dtype=str(model.dtype).removeprefix("torch."),
-        attention_backend=model.attention_backend,
-        num_parameters=model.num_parameters,
-        weight_bytes=model.weight_bytes,
-    )
 
 
 def _summary(ready: SchedulerReady) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from constrained.masks import GrammarMasks
-from model_runner.forward_row import ForwardRow
 from sampling.logprobs import LogprobTensors, compute_logprobs
 from sampling.logprobs import TokenLogprob as SampledLogprob
 from sampling.sampler import SampleOutput, SamplerState
@@ -18,30 +18,21 @@ from scheduler.grammar_masks import fill_step_mask
 from scheduler.interfaces import Runner
 from scheduler.messages import TokenLogprob, TopLogprob
 from scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
+from scheduler.rank_draws import send_draws
 from scheduler.request import Request
+from scheduler.step_layout import Draws, StepLayout, lay_out
 
-
-@dataclass(slots=True)
-class _LogitsLayout:
-    """Where each row's logits are in the forward pass's ``[S, V]``, and its draws among the sampled ones."""
-
-    forward_rows: list[ForwardRow] = field(default_factory=list)
-    score_spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By row: first logits row and count of those that score prompt tokens."""
-    sampled_rows: list[int] = field(default_factory=list)
-    sample_indices: list[int] = field(default_factory=list)
-    """Logits rows that are drawn from, in order."""
-    sample_starts: dict[int, int] = field(default_factory=dict)
-    """By row: index of its first draw."""
+if TYPE_CHECKING:
+    from model_runner.ranks import Ranks
 
 
 @dataclass(slots=True)
 class _LaunchedStep:
     plan: StepPlan
-    layout: _LogitsLayout
+    layout: StepLayout
     output: SampleOutput | None = None
-    host: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
-    """Token ids, accepted drafts and failures, on their way to the CPU."""
+    draws: Draws | None = None
+    host: Draws | None = None
     is_on_host: torch.cuda.Event | None = None
     scores: dict[int, LogprobTensors] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -51,16 +42,23 @@ class StepExecutor:
     """Composes the model runner and the sampler.
 
     On CUDA and with ``overlap``, a step may be launched before the results of the one before it are collected: its
-    pending tokens are taken from the predecessor's draws on the device.
+    pending tokens are taken from the predecessor's draws on the device. With ``ranks`` this is the executor of rank 0.
     """
 
     def __init__(
-        self, runner: Runner, sampler: SamplerState, masks: GrammarMasks | None = None, *, overlap: bool
+        self,
+        runner: Runner,
+        sampler: SamplerState,
+        masks: GrammarMasks | None = None,
+        *,
+        overlap: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self.max_in_flight = 1 if overlap and runner.device.type == "cuda" else 0
         self._runner = runner
         self._sampler = sampler
         self._masks = masks
+        self._ranks = ranks
         self._launched: deque[_LaunchedStep] = deque()
         self._newest: _LaunchedStep | None = None
 
@@ -80,10 +78,11 @@ class StepExecutor:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
-        layout = self._lay_out(plan)
+        previous = self._newest
+        layout = lay_out(plan, None if previous is None else previous.layout)
         step = _LaunchedStep(plan, layout)
-        previous = self._newest.output if self._newest is not None else None
-        logits = self._runner.forward(layout.forward_rows, None if previous is None else previous.token_ids)
+        pending = None if previous is None or previous.draws is None else previous.draws.token_ids
+        logits = self._runner.forward(layout.forward_rows, pending)
         for index, (start, count) in layout.score_spans.items():
             row = plan.rows[index]
             step.scores[index] = _score(row, logits[start : start + count])
@@ -102,33 +101,9 @@ class StepExecutor:
         if step.output is not None and step.host is not None:
             if step.is_on_host is not None:
                 step.is_on_host.synchronize()
-            self._read_draws(step, step.output, [tensor.tolist() for tensor in step.host], results)
+            step.host.read(step.layout, results, reason="The model gave no finite logits for this request.")
+            _read_logprobs(step, step.output, results)
         return StepResult(results)
-
-    def _lay_out(self, plan: StepPlan) -> _LogitsLayout:
-        layout = _LogitsLayout()
-        offset = 0
-        for index, row in enumerate(plan.rows):
-            num_drawn = 1 + len(row.draft_token_ids) if row.samples else 0
-            num_logits = num_drawn if row.score_from is None else row.end - row.score_from
-            layout.forward_rows.append(
-                ForwardRow(row.token_ids, row.start, row.block_table, num_logits, self._pending_index(row))
-            )
-            if row.score_from is not None:
-                layout.score_spans[index] = offset, min(row.end, row.request.prompt_length - 1) - row.score_from
-            if row.samples:
-                layout.sampled_rows.append(index)
-                layout.sample_starts[index] = len(layout.sample_indices)
-                layout.sample_indices.extend(range(offset + num_logits - num_drawn, offset + num_logits))
-            offset += num_logits
-        return layout
-
-    def _pending_index(self, row: PlanRow) -> int | None:
-        if row.pending_row is None:
-            return None
-        if self._newest is None:
-            raise RuntimeError("a row waits for a token of a step that was never launched")
-        return self._newest.layout.sample_starts[row.pending_row]
 
     def _sample(self, step: _LaunchedStep, logits: torch.Tensor) -> None:
         layout = step.layout
@@ -143,31 +118,19 @@ class StepExecutor:
         step.output = self._sampler.sample(
             logits, [SampleRow(row.request.key, row.output_position, row.draft_token_ids) for row in rows], mask
         )
-        drawn = (step.output.token_ids, step.output.num_accepted, step.output.failed)
-        if logits.device.type == "cpu":
-            step.host = drawn
-        else:
-            # Copied now: a later copy would wait for the step launched after this one.
-            step.host = (_to_host(drawn[0]), _to_host(drawn[1]), _to_host(drawn[2]))
-            step.is_on_host = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            step.is_on_host.record()
+        step.draws = Draws(step.output.token_ids, step.output.num_accepted, step.output.failed)
+        if self._ranks is not None:
+            for index in step.errors:
+                step.draws.failed[layout.sampled_rows.index(index)] = True
+            step.draws = send_draws(self._ranks, step.draws)
+        step.host, step.is_on_host = step.draws.to_host()
 
-    @staticmethod
-    def _read_draws(
-        step: _LaunchedStep, output: SampleOutput, host: Sequence[list[int]], results: list[RowResult]
-    ) -> None:
-        token_ids, num_accepted, failed = host
-        for position, index in enumerate(step.layout.sampled_rows):
-            result = results[index]
-            if failed[position] and result.error is None:
-                result.error = "The model gave no finite logits for this request."
-            if result.error is not None:
-                continue
-            start = step.layout.sample_starts[index]
-            count = num_accepted[position] + 1
-            result.token_ids = token_ids[start : start + count]
-            if step.plan.rows[index].request.sampling.logprobs is not None:
-                result.logprobs = _to_messages(output.logprobs_of(position, count) or [])
+
+def _read_logprobs(step: _LaunchedStep, output: SampleOutput, results: Sequence[RowResult]) -> None:
+    for position, index in enumerate(step.layout.sampled_rows):
+        result = results[index]
+        if result.error is None and step.plan.rows[index].request.sampling.logprobs is not None:
+            result.logprobs = _to_messages(output.logprobs_of(position, len(result.token_ids)) or [])
 
 
 def _score(row: PlanRow, logits: torch.Tensor) -> LogprobTensors:
@@ -175,12 +138,6 @@ def _score(row: PlanRow, logits: torch.Tensor) -> LogprobTensors:
     first = (row.score_from or 0) + 1
     targets = torch.tensor(row.request.token_ids[first : first + len(logits)], device=logits.device)
     return compute_logprobs(logits, targets, row.request.sampling.prompt_logprobs or 0)
-
-
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    return host
 
 
 def _to_messages(logprobs: Sequence[SampledLogprob]) -> list[TokenLogprob]:

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from constrained.environment import GrammarEnvironment
-from constrained.errors import GrammarError
+from constrained.errors import GrammarError, TokenRejectedError
 from constrained.stats import GrammarMetrics
 from constrained.vocabulary import Vocabulary
 from sampling.params import SamplingParams
 from scheduler.config import SchedulerConfig
+from scheduler.connection import Events
 from scheduler.loop import Scheduler
 from scheduler.messages import (
     AbortRequest,
@@ -63,7 +64,7 @@ class DigitsGrammar:
 
     def accept_token(self, token_id: int) -> None:
         if self.is_terminated() or token_id >= self.limit:
-            raise ValueError(f"{token_id} is not legal here")
+            raise TokenRejectedError(f"{token_id} is not legal here")
         self.accepted.append(token_id)
 
     def rollback(self, k: int) -> None:
@@ -293,6 +294,9 @@ class FakeGrammarManager:
         self.waiting = [req for req in self.waiting if req.request_id not in request_ids]  # type: ignore[attr-defined]
         self.ready = [req for req in self.ready if req.request_id not in request_ids]  # type: ignore[attr-defined]
 
+    def waits_for_another_rank(self) -> bool:
+        return False
+
     def fileno(self) -> int:
         raise AssertionError("the fake connection polls nothing")
 
@@ -304,19 +308,16 @@ class FakeConnection:
         self.vanished: list[bytes] = []
         self.num_refused_frames = 0
 
-    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
-        incoming, self.incoming = self.incoming, []
-        return incoming
+    def receive(self, timeout: float | None) -> Events:
+        events = Events(vanished=self.vanished, messages=self.incoming)
+        self.vanished, self.incoming = [], []
+        return events
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         self.sent.append((client, message))
 
     def broadcast(self, message: FromScheduler) -> None:
         self.sent.append((b"everyone", message))
-
-    def vanished_clients(self) -> list[bytes]:
-        vanished, self.vanished = self.vanished, []
-        return vanished
 
     def close(self) -> None:
         pass

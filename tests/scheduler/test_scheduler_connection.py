@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from scheduler.connection import RouterConnection
+from scheduler.connection import Events, RouterConnection
 from scheduler.messages import (
     AbortRequest,
     FromScheduler,
@@ -65,12 +65,12 @@ def test_messages_go_both_ways_and_keep_their_order(connection: RouterConnection
         frontend.send(message)
     received: list[tuple[bytes, ToScheduler]] = []
     while len(received) < len(sent):
-        received += connection.receive(None)
+        received += connection.receive(None).messages
     assert [message for _, message in received] == sent
     client = received[0][0]
     connection.send(client, StepOutput(outputs=[]))
     assert frontend.receive() == StepOutput(outputs=[])
-    assert connection.vanished_clients() == []
+    assert connection.receive(0) == Events()
 
 
 def test_malformed_frames_are_counted_and_do_no_harm(connection: RouterConnection, frontend: Frontend) -> None:
@@ -80,7 +80,7 @@ def test_malformed_frames_are_counted_and_do_no_harm(connection: RouterConnectio
     frontend.send(Hello())
     received: list[tuple[bytes, ToScheduler]] = []
     while not received:
-        received += connection.receive(None)
+        received += connection.receive(None).messages
     assert [message for _, message in received] == [Hello()]
     assert connection.num_refused_frames == 3
 
@@ -91,13 +91,12 @@ def test_a_vanished_client_is_noticed_with_nothing_to_send(connection: RouterCon
     stays.send(Hello())
     clients: list[bytes] = []
     while len(clients) < 2:
-        clients += [client for client, _ in connection.receive(None)]
+        clients += [client for client, _ in connection.receive(None).messages]
     gone.close()
     vanished: list[bytes] = []
     deadline = time.monotonic() + 5
     while not vanished and time.monotonic() < deadline:
-        connection.receive(0)
-        vanished = connection.vanished_clients()
+        vanished = connection.receive(0).vanished
         time.sleep(0.01)
     assert len(vanished) == 1
     (left,) = set(clients) - set(vanished)
@@ -112,7 +111,7 @@ def test_a_wait_is_ended_by_an_interrupt_and_uses_no_cpu(endpoint: str) -> None:
     connection = RouterConnection(endpoint, interrupt_fd=reader)
     threading.Timer(0.5, lambda: os.write(writer, b"x")).start()
     begin, cpu = time.monotonic(), time.thread_time()
-    assert connection.receive(None) == []
+    assert connection.receive(None) == Events()
     assert time.monotonic() - begin > 0.4
     assert time.thread_time() - cpu < 0.1
     with pytest.raises(BlockingIOError):
@@ -127,12 +126,12 @@ def test_a_client_that_never_reads_is_given_up_and_blocks_nobody(
 ) -> None:
     monkeypatch.setattr("scheduler.connection.MAX_QUEUED_FRAMES", 50)
     frontend.send(Hello())
-    ((client, _),) = connection.receive(None)
+    ((client, _),) = connection.receive(None).messages
     message = AbortRequest(request_id="x" * 100_000)
     vanished: list[bytes] = []
     for _ in range(5000):
         connection.send(client, message)  # type: ignore[arg-type]
-        vanished += connection.vanished_clients()
+        vanished += connection.receive(0).vanished
         if vanished:
             break
     assert vanished == [client]
