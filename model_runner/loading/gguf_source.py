@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import re
 import struct
@@ -19,7 +18,7 @@ from transformers import PretrainedConfig
 from model_runner.errors import ModelLoadError
 from model_runner.loading.gguf_config import PERMUTED_ARCHITECTURES, build_config
 from model_runner.loading.gguf_names import EXPERT_NAMES, hugging_face_name, split_block
-from model_runner.loading.source import Cut, TensorSource
+from model_runner.loading.source import Cut, TensorSource, identify_files
 
 _LENGTH = struct.Struct("<Q")
 _LIST_HEADER = struct.Struct("<IQ")  # kind of its items, how many
@@ -37,6 +36,7 @@ class GgufSource(TensorSource):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
+        self._path = path
         try:
             reader = self._reader = _PlainReader(path)
         except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
@@ -50,9 +50,7 @@ class GgufSource(TensorSource):
         return frozenset(self._places)
 
     def identity(self) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{len(self._reader.data)} ".encode() + self._reader.data[: self._reader.data_offset].tobytes())
-        return digest.hexdigest()
+        return identify_files([self._path], [int(self._reader.data_offset)])
 
     def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
         place = self._places[name]

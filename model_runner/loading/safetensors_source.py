@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model_runner.errors import ModelLoadError
-from model_runner.loading.source import Cut, TensorSource
+from model_runner.loading.source import Cut, TensorSource, identify_files
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -39,12 +38,8 @@ class SafetensorsSource(TensorSource):
         return frozenset(self._file_of)
 
     def identity(self) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for path in sorted(set(self._file_of.values())):
-            with path.open("rb") as file:
-                (header_length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
-                digest.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(header_length))
-        return digest.hexdigest()
+        paths = sorted(set(self._file_of.values()))
+        return identify_files(paths, [_header_size(path) for path in paths])
 
     def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._open(self._file_of[name]).get_slice(name).get_shape())
@@ -79,6 +74,12 @@ class SafetensorsSource(TensorSource):
             except SafetensorError as error:
                 raise ModelLoadError(f"{path} is not a whole safetensors file: {error}") from error
         return self._handles[path]
+
+
+def _header_size(path: Path) -> int:
+    with path.open("rb") as file:
+        (length,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
+    return _HEADER_LENGTH.size + int(length)
 
 
 def _describe_missing(folder: Path) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -12,6 +14,9 @@ from model_runner.errors import ModelLoadError
 
 RELEASE_BYTES = 64 * 2**20
 """After this many bytes are read, a mapped file's pages are given back: they count as the process's memory too."""
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class TensorSource(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """The same for the same weights, wherever they lie, found without reading them."""
+        """The same for the same weights, wherever they lie, found without reading them all."""
 
     @abstractmethod
     def _shape(self, name: str, asked: Sequence[int]) -> tuple[int, ...]:
@@ -109,6 +114,20 @@ class TensorSource(ABC):
     def unread(self) -> list[str]:
         """Names of the tensors that nobody read or skipped."""
         return sorted(self.names() - self._read_names)
+
+
+def identify_files(paths: Sequence[Path], header_sizes: Sequence[int]) -> str:
+    """A hash of files' names, sizes, headers, and of some blocks of each, which no two trainings have in common."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path, header_size in zip(paths, header_sizes, strict=True):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(header_size))
+            for number in range(_SAMPLES):
+                file.seek(header_size + (size - header_size) * number // _SAMPLES)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def refuse_unread(source: TensorSource) -> None:

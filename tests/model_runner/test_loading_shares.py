@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from model_runner.loading.gguf_source import GgufSource, _dequantize
@@ -102,5 +102,9 @@ def test_files_are_the_same_wherever_they_lie_and_other_weights_are_not(
     folder = make_checkpoint("llama")
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     assert SafetensorsSource(tmp_path).identity() == SafetensorsSource(folder).identity()
+    tensors = load_file(folder / "model.safetensors")
+    retrained = {name: tensor * 1.01 for name, tensor in tensors.items()}
+    save_file(retrained, tmp_path / "model.safetensors", {"format": "pt"})
+    assert SafetensorsSource(tmp_path).identity() != SafetensorsSource(folder).identity()
     other = SafetensorsSource(make_checkpoint("llama", tie_word_embeddings=True))
     assert other.identity() != SafetensorsSource(folder).identity()
