@@ -20,6 +20,7 @@ from constrained.vocabulary import Vocabulary
 from model_runner.runner import ModelRunner
 from sampling.sampler import SamplerState
 from scheduler.config import SchedulerConfig
+from scheduler.connection import Events
 from scheduler.drafters.build import build_drafter
 from scheduler.drafters.source import DraftSource
 from scheduler.loop import Scheduler
@@ -162,9 +163,9 @@ class _Connection:
         self.num_refused_frames = 0
         self._sent: list[FromScheduler] = []
 
-    def receive(self, timeout: float | None) -> list[tuple[bytes, ToScheduler]]:
+    def receive(self, timeout: float | None) -> Events:
         incoming, self.incoming = self.incoming, []
-        return incoming
+        return Events(messages=incoming)
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         self._sent.append(message)
@@ -175,9 +176,6 @@ class _Connection:
     def take(self) -> list[FromScheduler]:
         sent, self._sent = self._sent, []
         return sent
-
-    def vanished_clients(self) -> list[bytes]:
-        return []
 
     def close(self) -> None:
         pass
@@ -206,6 +204,9 @@ class InlineGrammars:
             req.grammar_error = fresh.error
             return False
         req.grammar = fresh if req.reasoning is None else self._reasoner.wrap(fresh, req.reasoning)
+        return False
+
+    def waits_for_another_rank(self) -> bool:
         return False
 
     def get_ready_grammar_requests(self) -> list[RequestGroup]:
