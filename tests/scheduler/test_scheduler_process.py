@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from byte_model import EOS, write_byte_model
 
 from model_runner.config import RunnerConfig
 from sampling.params import SamplingParams
@@ -38,40 +37,12 @@ from scheduler.messages import (
 from scheduler.process import run_scheduler
 
 CONTEXT = multiprocessing.get_context("spawn")
-EOS = 256
 HEARTBEAT = StepOutput(outputs=[])
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model of random weights, with one token per byte."""
-    folder = tmp_path_factory.mktemp("model")
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": 320,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "eos_token_id": EOS,
-        "bos_token_id": EOS,
-        "torch_dtype": "float32",
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<eos>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
+    return write_byte_model(tmp_path_factory.mktemp("model"))
 
 
 @dataclass
