@@ -11,11 +11,12 @@ TEST_FLAGS ?=
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
 .PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http bench-drafters bench-tools \
-  docs clean
+  bench-parallel test-parallel docs clean
 
 help:
 	@echo "make serve          install, fetch the default model, serve it on 127.0.0.1:30000 (SERVE_FLAGS='--port 8000')"
 	@echo "make test           install what tests need and run them (TEST_FLAGS='-k chat')"
+	@echo "make test-parallel  of the tests, those of many ranks"
 	@echo "make install        install Scansion into $(VENV) (PYTHON=python3.12 chooses the interpreter)"
 	@echo "make lint           check style and the layering of the packages"
 	@echo "make types          check types"
@@ -27,6 +28,7 @@ help:
 	@echo "make bench-drafters whether drafts leave answers as they are, and what they bring"
 	@echo "make bench-tools    reading calls, and whether a running server's are valid (BENCH_FLAGS='--base-url ...')"
 	@echo "make bench-http     CPU time of the HTTP process per streamed token (BENCH_FLAGS go to any of these)"
+	@echo "make bench-parallel what many ranks and copies cost and bring"
 	@echo "make docs           write the generated parts of docs/"
 
 serve: install
@@ -51,6 +53,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(BIN)/python
 
 test: install-dev
 	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+test-parallel: install-dev
+	$(BIN)/python -m pytest tests/ranks tests/end_to_end/test_parallel.py $(TEST_FLAGS)
 
 lint: install-dev
 	$(BIN)/ruff check
@@ -89,6 +94,9 @@ bench-http: install-dev
 bench-tools: install-dev
 	$(BIN)/python -m bench.tools.parsing
 	$(BIN)/python -m bench.tools.validity $(BENCH_FLAGS)
+
+bench-parallel: install-dev
+	$(BIN)/python -m bench.parallel $(BENCH_FLAGS)
 
 docs: install-dev
 	$(BIN)/python -m server.cli.docs docs/configuration.md

@@ -1,0 +1,1 @@
+"""What many ranks and copies of a model cost and bring."""
