@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from constrained.schema.document import Document
+from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.pattern import charset, tree
 from constrained.schema.pattern.derivative import is_empty
@@ -10,6 +12,7 @@ from constrained.schema.pattern.parser import PatternSyntaxError, PatternUnsuppo
 from constrained.schema.pattern.render import lark_terminal, rust_regex
 from constrained.schema.pattern.tree import Node
 from constrained.schema.prepared import LARK_HEADER, Limits, PreparedGrammar, PrepareOptions
+from constrained.schema.solver import Solver
 from constrained.spec import GrammarSpec
 
 _DOT_EXCLUDES = charset.of("\n")
@@ -23,9 +26,11 @@ def prepare_regex(spec: GrammarSpec, backend: str, options: PrepareOptions) -> P
     without anchors, look-aheads and classes that engines read differently.
     """
     language = read_regex(spec.value, options.limits)
-    if backend in ("xgrammar", "outlines"):
+    if backend == "xgrammar":
+        return PreparedGrammar(backend, "ebnf", ebnf_of(language, options.limits))
+    if backend == "outlines":
         if tree.has_set_operators(language):
-            raise UnenforceableError(f"the {backend} grammar backend has no look-aheads")
+            raise UnenforceableError("the outlines grammar backend has no look-aheads")
         return PreparedGrammar(backend, "regex", rust_regex(language))
     return PreparedGrammar("llguidance", "lark", f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(language)}\n")
 
@@ -55,6 +60,16 @@ def read_regex(pattern: str, limits: Limits) -> Node:
     if pattern.startswith("(?") and _takes_only_empty(language):
         raise SchemaError("the pattern matches the empty text alone: a look-ahead needs something behind it to match")
     return language
+
+
+def ebnf_of(language: Node, limits: Limits) -> str:
+    """A grammar of the texts of a language, for xgrammar.
+
+    Its own regular expressions are another dialect: it reads ``\\x{28}`` as 28 letters x, and warns on standard error.
+    """
+    writer = EbnfWriter(Solver(Document("true", limits)), "compact")
+    writer.define(writer.start, writer.token(language))
+    return writer.finish()
 
 
 def _takes_only_empty(language: Node) -> bool:

@@ -17,7 +17,7 @@ from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.native import check_native_schema
 from constrained.schema.prepared import Notice, PreparedGrammar, PrepareOptions
-from constrained.schema.regex import read_regex
+from constrained.schema.regex import ebnf_of, read_regex
 from constrained.schema.shapes import Literal
 from constrained.schema.solver import Solver
 from constrained.spec import GrammarSpec
@@ -105,8 +105,9 @@ class _Walker:
         if kind in ("regex", "grammar"):
             origin = value.get("origin")
             value = {name: one for name, one in value.items() if name != "origin"}
-            check, member = (self._regex, "pattern") if kind == "regex" else (self._grammar, "grammar")
-            check(value, origin if isinstance(origin, str) else f"{pointer}/{member}")
+            if kind == "regex":
+                return self._regex(value, origin if isinstance(origin, str) else f"{pointer}/pattern")
+            self._grammar(value, origin if isinstance(origin, str) else f"{pointer}/grammar")
             return value
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
             check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
@@ -152,12 +153,14 @@ class _Walker:
         self.notices += [Notice(pointer + one.pointer, one.message) for one in solver.notices]
         return {"type": "grammar", "grammar": text}
 
-    def _regex(self, value: dict[str, Any], pointer: str) -> None:
+    def _regex(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
+        """A grammar of the texts that the pattern matches, in the dialect of every other pattern."""
         pattern = value.get("pattern")
         if not isinstance(pattern, str):
             raise SchemaError("a regex format needs a 'pattern'", pointer)
         try:
-            read_regex(pattern, self.options.limits)
+            language = read_regex(pattern, self.options.limits)
+            return {"type": "grammar", "grammar": ebnf_of(language, self.options.limits)}
         except SchemaError as error:
             raise SchemaError(error.message, pointer) from None
 
