@@ -13,7 +13,7 @@ import sys
 import threading
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from server.access_log import configure_logging
 from server.launch.status import StatusPipe
@@ -49,8 +49,7 @@ def scheduler_entry(
     from scheduler.process import run_scheduler
 
     pipe = StatusPipe.take_over(status)
-    place: dict[str, Any] = {} if ranks is None else {"ranks": ranks}
-    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, pipe, draft_runner, **place)
+    run_scheduler(config, runner, grammar, eos_token_ids, tokenizer_json, pipe, draft_runner, ranks)
 
 
 def http_entry(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:
