@@ -16,6 +16,7 @@ import torch
 from typing_extensions import Self
 
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.environment import ids_to_words
 from constrained.errors import TokenRejectedError
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.thinking import ThinkEndMarker
@@ -26,8 +27,9 @@ THINKING = -1
 class ReasonerGrammarObject(BaseGrammarObject):
     """An inner grammar that begins behind the end-of-thinking marker.
 
-    While thinking, the mask stays as it is, but for two things: a spent budget forces the marker, and a token that
-    holds the marker's end together with text of the answer is forbidden, since that text would escape the grammar.
+    While thinking, the mask stays as it is, but for three things: a spent budget forces the marker; the answer cannot
+    end before it has begun; and a token that holds the marker's end together with text of the answer is forbidden,
+    since that text would escape the grammar.
     """
 
     def __init__(self, grammar: BaseGrammarObject, reasoning: ReasoningSpec) -> None:
@@ -67,6 +69,8 @@ class ReasonerGrammarObject(BaseGrammarObject):
     def set_stop_token_ids(self, token_ids: Sequence[int]) -> None:
         self.grammar.set_stop_token_ids(token_ids)
         self.stop_token_ids = self.grammar.stop_token_ids
+        endings = sorted(self.stop_token_ids - set(self.think_end_ids))
+        self._unstopped_words = ~ids_to_words(endings, self.environment.num_mask_words)
 
     def accept_token(self, token_id: int) -> None:
         # Accepting comes before the transition, so that the marker never reaches the inner grammar.
@@ -131,14 +135,13 @@ class ReasonerGrammarObject(BaseGrammarObject):
         words: npt.NDArray[np.int32] = vocab_mask.numpy()[idx]
         if self._must_end_thinking():
             words[:] = self._marker.forced_words(self._marker_states[-1])
-        elif (forbidden := self._marker.forbidden_words(self._marker_states[-1])) is not None:
+            return
+        np.bitwise_and(words, self._unstopped_words, out=words)
+        if (forbidden := self._marker.forbidden_words(self._marker_states[-1])) is not None:
             np.bitwise_and(words, ~forbidden, out=words)
 
     def active_grammar(self) -> BaseGrammarObject | None:
-        if not self.is_thinking:
-            return self.grammar.active_grammar()
-        state = self._marker_states[-1]
-        return self if self._must_end_thinking() or self._marker.forbidden_words(state) is not None else None
+        return self if self.is_thinking else self.grammar.active_grammar()
 
     def _must_end_thinking(self) -> bool:
         return self.reasoning.budget is not None and self.num_thinking_tokens >= self.reasoning.budget

@@ -112,13 +112,12 @@ def test_maybe_init_reasoning_settles_it_before_the_first_token(inner: Recording
         grammar.maybe_init_reasoning(False)
 
 
-def test_the_mask_stays_untouched_while_thinking(inner: RecordingGrammar) -> None:
+def test_while_thinking_everything_is_legal_but_the_end_of_the_answer(inner: RecordingGrammar) -> None:
     grammar = ReasonerGrammarObject(inner, SPECIAL)
-    mask = grammar.allocate_vocab_mask(grammar.environment.vocab_size, 2)
-    before = mask.clone()
-    grammar.fill_vocab_mask(mask, 1)
-    assert (mask == before).all()
-    assert grammar.active_grammar() is None
+    grammar.set_stop_token_ids([EOS, 97])
+    everything = set(range(grammar.environment.vocab_size))
+    assert set(legal_token_ids(grammar).tolist()) == everything - {EOS, 97}
+    assert grammar.active_grammar() is grammar
     accept(grammar, THINK_END)
     assert grammar.active_grammar() is inner
 
@@ -150,7 +149,7 @@ def test_a_token_that_joins_the_marker_and_the_answer_is_forbidden(inner: Record
     accept(grammar, LT_SLASH, THINK)
     legal = set(legal_token_ids(grammar).tolist())
     assert GT_X not in legal
-    assert {GT, GT_NEWLINE, ord("a"), EOS} <= legal
+    assert {GT, GT_NEWLINE, ord("a")} <= legal
     with pytest.raises(TokenRejectedError):
         grammar.accept_token(GT_X)
     accept(grammar, GT)
