@@ -75,6 +75,10 @@ class AutoGrammarBackend(BaseGrammarBackend):
         for name in BUILT_IN_BACKENDS:
             self.backend(name).warm()
 
+    def compile_common_rules(self) -> None:
+        for name in BUILT_IN_BACKENDS:
+            self.backend(name).compile_common_rules()
+
     def compile(self, spec: GrammarSpec) -> Compiled:
         """Prepare and compile.
 

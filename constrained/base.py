@@ -5,6 +5,8 @@ A request's live state, :class:`BaseGrammarObject`, is in :mod:`constrained.gram
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -75,6 +77,9 @@ class BaseGrammarBackend(ABC):
 
     def warm(self) -> None:  # noqa: B027
         """Build what every compile needs, before the first one."""
+
+    def compile_common_rules(self) -> None:  # noqa: B027
+        """Compile what many grammars have in common and an engine keeps; may take a second."""
 
     def parts_to_try(self, compiled: BaseGrammarObject) -> Iterable[BaseGrammarObject]:
         """Parts that may cost much and that a random walk through the whole seldom reaches: they are tried alone."""
@@ -186,8 +191,14 @@ def create_grammar_backend(
     if compiler is None:
         compiler = CompilePool(environment, metrics)
         backend.warm()  # while the compile processes start; a first request would hold up the loop with it
+        threading.Thread(target=_compile_in_idle_time, args=(backend,), name="grammar-warm", daemon=True).start()
     backend.service = CompileService(environment, backend, compiler, metrics)
     return ReasonerGrammarBackend(backend)
+
+
+def _compile_in_idle_time(backend: BaseGrammarBackend) -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone (sched(7))
+    backend.compile_common_rules()
 
 
 def refuse(backend: str, what: str) -> UnsupportedGrammarError:

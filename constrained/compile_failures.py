@@ -28,7 +28,7 @@ def refused(refusal: CompileRefusal, config: GrammarConfig) -> GrammarError:
 
 def crashed(exited: Exited, config: GrammarConfig) -> GrammarError:
     """The process ended without an answer."""
-    if exited.max_rss_bytes > config.compile_memory_bytes // 2:
+    if exited.grown_bytes > config.compile_memory_bytes // 2:
         return too_large(config)
     name = _SIGNAL_NAMES.get(exited.signal, f"signal {exited.signal}") if exited.signal else "exit"
     return GrammarCompilerCrashedError(

@@ -65,7 +65,8 @@ class Forked(msgspec.Struct, frozen=True, tag=True):
 class Exited(msgspec.Struct, frozen=True, tag=True):
     pid: int
     signal: int
-    max_rss_bytes: int
+    grown_bytes: int
+    """Most memory that it held beyond what it was forked with."""
 
 
 ToZygote = Fork | Kill

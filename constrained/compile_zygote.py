@@ -45,6 +45,7 @@ def main(control_fd: int) -> None:
 def _warm(backend: AutoGrammarBackend) -> None:
     """Build what every worker needs before forking."""
     backend.warm()
+    backend.compile_common_rules()
     # Keeps the collector from touching, and so copying, pages that the workers share.
     gc.collect()
     gc.freeze()
@@ -55,6 +56,7 @@ class _Zygote:
         self.control = control
         self.backend = backend
         self.pids: set[int] = set()
+        self.own_bytes = _resident_bytes()
 
     def run(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -130,4 +132,9 @@ class _Zygote:
                 return
             self.pids.discard(pid)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            self._say(Exited(pid, number, usage.ru_maxrss * 1024))
+            self._say(Exited(pid, number, max(0, usage.ru_maxrss * 1024 - self.own_bytes)))
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

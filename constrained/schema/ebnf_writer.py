@@ -11,6 +11,10 @@ from constrained.schema.prepared import JsonWhitespace
 from constrained.schema.solver import Solver
 from constrained.schema.writer import GrammarWriter
 
+_MAX_WRITTEN_OUT = 512
+"""Longest counted string that gets a rule for each number of characters left: each takes about 7 ms to compile over a
+vocabulary of 49,152 tokens, unless another grammar had it."""
+
 
 class EbnfWriter(GrammarWriter):
     """Tokens become rules; a token with set operators one rule for each state of its automaton."""
@@ -58,21 +62,54 @@ class EbnfWriter(GrammarWriter):
         if isinstance(node, tree.Chars):
             return _chars(node.chars)
         if isinstance(node, tree.Concat):
+            counted = next((i for i, part in enumerate(node.parts) if _is_counted_mixture(part)), None)
+            if counted is not None:
+                # What follows is a part of the last rules, so that masks do not depend on who uses them.
+                rest = self._counted(node.parts[counted], tree.concat(node.parts[counted + 1 :]))
+                return " ".join([*self._parts(node.parts[:counted]), rest])
             return " ".join(self._parts(node.parts))
         if isinstance(node, tree.Either):
             return "(" + " | ".join(map(self._expression, node.parts)) + ")"
         if isinstance(node, tree.Repeat):
-            split = _plain_and_other(node)
-            if split is not None:
+            if _is_counted_mixture(node):
+                return self._counted(node, tree.EPSILON)
+            if node.low == 0 and node.high is None and _is_mixture(node.part):
                 # The same texts. Written so, xgrammar 0.2.9 fills a mask of 49,152 tokens in 8 us inside a JSON string;
                 # with the escapes beside the plain characters, in one repetition, it takes 15 ms.
-                plain, other = _chars(split[0].chars), self._expression(split[1])
-                return f"{plain}* (({other}) {plain}*)*"
+                plain, other = self._mixture(node.part)
+                return f"{plain}* ({other} {plain}*)*"
             inner = self._expression(node.part)
             if node.high is None and node.low <= 1:
                 return f"({inner}){'*' if node.low == 0 else '+'}"
             return f"({inner}){{{node.low},{'' if node.high is None else node.high}}}"
         raise TypeError(f"unexpected {type(node).__name__}")
+
+    def _counted(self, node: Node, tail: Node) -> str:
+        """Symbol of a counted repetition of characters and escapes, and of what follows: a rule for each number left.
+
+        xgrammar 0.2.9 knows the masks of such rules when they are compiled; of ``(plain | escape){0,40}`` it tries
+        every token while it serves, for 100 ms and more. Seen from the end the rules of two lengths are the same, and
+        so are compiled once (:meth:`constrained.xgrammar_backend.XGrammarBackend.compile_common_rules`).
+        """
+        assert isinstance(node, tree.Repeat)
+        plain, other = self._mixture(node.part)
+        end = self._expression(tail)
+        if node.high is None:
+            following = self.rule(f"{plain}* ({other} {plain}*)* {end}")
+        else:
+            following = self.rule(end)
+            for _ in range(node.high - node.low):
+                following = self.rule(f"{plain} {following} | {other} {following} | {end}")
+        for _ in range(node.low):
+            following = self.rule(f"{plain} {following} | {other} {following}")
+        return following
+
+    def _mixture(self, part: Node) -> tuple[str, str]:
+        """Single characters as a class, and the symbol of the longer alternatives."""
+        assert isinstance(part, tree.Either)
+        plain = next(one for one in part.parts if isinstance(one, tree.Chars))
+        others = [one for one in part.parts if one is not plain]
+        return _chars(plain.chars), self.rule(self._expression(tree.either(others)))
 
     def _parts(self, parts: tuple[Node, ...]) -> list[str]:
         written: list[str] = []
@@ -102,13 +139,16 @@ class EbnfWriter(GrammarWriter):
         return names[0]
 
 
-def _plain_and_other(node: tree.Repeat) -> tuple[tree.Chars, Node] | None:
-    """The single characters and the longer alternatives of ``(plain | other)*``; ``None`` for another shape."""
-    if node.low != 0 or node.high is not None or not isinstance(node.part, tree.Either):
-        return None
-    plain = [part for part in node.part.parts if isinstance(part, tree.Chars)]
-    other = [part for part in node.part.parts if not isinstance(part, tree.Chars)]
-    return (plain[0], tree.either(other)) if len(plain) == 1 and other else None
+def _is_mixture(part: Node) -> bool:
+    """Whether it is one character out of a class, or something longer: the characters of a JSON string."""
+    return isinstance(part, tree.Either) and sum(isinstance(one, tree.Chars) for one in part.parts) == 1
+
+
+def _is_counted_mixture(node: Node) -> bool:
+    """A counted repetition of such characters, short enough to be written out."""
+    if not isinstance(node, tree.Repeat) or not _is_mixture(node.part) or (node.low == 0 and node.high is None):
+        return False
+    return (node.low if node.high is None else node.high) <= _MAX_WRITTEN_OUT
 
 
 def _quoted(text: str) -> str:

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from constrained.auto import AutoGrammarBackend
+from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError
 from constrained.schema import PrepareOptions, SchemaError, prepare
 from constrained.schema.native import check_native_schema
 from constrained.schema.prepared import Limits
 from constrained.spec import GrammarSpec
+from constrained.vocabulary import Vocabulary
+from constrained.walk import legal_token_ids
 
 FORECAST = {
     "type": "object",
@@ -232,3 +236,71 @@ def test_a_pattern_matches_the_whole_answer(
     compiled = backends.compile(GrammarSpec(kind="regex", value=pattern)).grammar
     assert [text for text in valid if not accepts(compiled, text)] == []
     assert [text for text in invalid if accepts(compiled, text)] == []
+
+
+# A value, its length, and spellings of it that no engine may tell apart.
+SPELLINGS = [
+    "",
+    "a",
+    "é",
+    "\\n",
+    '\\"',
+    "\\u00e9",
+    "\\ud83d\\ude00",
+    "a\\\\",
+    "\\/b",
+    "ab\\t",
+    "a\\u0041é",
+    "abcd",
+    '\\"\\"\\"\\"',
+]
+
+
+@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(("low", "high"), [(0, 3), (2, 2), (1, 3), (2, None), (1, None), (0, 1), (0, 0), (3, 600)])
+def test_a_string_is_as_long_as_its_value_however_that_is_spelled(
+    backends: Any, accepts: Any, engine: str, low: int, high: int | None
+) -> None:
+    schema = {"type": "string", "minLength": low, **({} if high is None else {"maxLength": high})}
+    grammar = backends.compile(GrammarSpec(kind="json_schema", value=json.dumps(schema), backend=engine)).grammar
+    for text in SPELLINGS:
+        spelled = f'"{text}"'
+        length = len(json.loads(spelled))
+        assert accepts(grammar, spelled) is (low <= length and (high is None or length <= high)), spelled
+    if high is not None:
+        assert accepts(grammar, '"' + "x" * high + '"')
+        assert not accepts(grammar, '"' + "x" * (high + 1) + '"')
+        assert not accepts(grammar, '"' + "x" * high + '\\n"')
+
+
+def test_masks_do_not_depend_on_what_was_compiled_before() -> None:
+    vocabulary = Vocabulary(
+        (*(bytes([i]) for i in range(256)), b"<end>", b"ab", b'a"', b'",', b'\\"'), frozenset({256})
+    )
+
+    def walk_masks(backend: AutoGrammarBackend, schema: dict[str, Any]) -> list[list[int]]:
+        spec = GrammarSpec(kind="json_schema", value=json.dumps(schema), backend="xgrammar")
+        state = backend.compile(spec).grammar.copy()
+        masks = []
+        for byte in b'{"a": "xy\\n", "b": "q"':
+            masks.append(legal_token_ids(state).tolist())
+            state.accept_token(byte)
+        return [*masks, legal_token_ids(state).tolist()]
+
+    def schema_of(low: int, high: int) -> dict[str, Any]:
+        text = {"type": "string", "minLength": low, "maxLength": high}
+        return {"type": "object", "properties": {"a": text, "b": {"type": "string"}}, "required": ["a", "b"]}
+
+    environment = GrammarEnvironment(vocabulary, len(vocabulary), (256,))
+    warm = AutoGrammarBackend(environment)
+    warm.compile_common_rules()
+    for low, high in ((0, 3), (0, 40), (3, 5), (2, 70)):
+        cold = AutoGrammarBackend(environment)
+        assert walk_masks(warm, schema_of(low, high)) == walk_masks(cold, schema_of(low, high))
+
+
+def test_a_bounded_string_is_written_so_that_masks_are_known_beforehand() -> None:
+    schema = {"type": "string", "minLength": 2, "maxLength": 40}
+    text = prepare(GrammarSpec(kind="json_schema", value=json.dumps(schema), backend="xgrammar")).text
+    assert "){2,40}" not in text
+    assert text.count(" | [\\u0022]") == 38
