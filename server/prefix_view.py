@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -13,10 +14,12 @@ MAX_BLOCKS = 1 << 16
 
 def block_keys(token_ids: Sequence[int]) -> list[int]:
     """One key for each whole block; it stands for everything up to the block's end, like the path to a radix node."""
+    ids = array("i", token_ids)
+    data, width = ids.tobytes(), ids.itemsize * BLOCK_TOKENS
     keys: list[int] = []
     key = 0
-    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-        key = hash((key, *token_ids[start : start + BLOCK_TOKENS]))
+    for end in range(width, len(data) + 1, width):
+        key = hash((key, data[end - width : end]))
         keys.append(key)
     return keys
 
