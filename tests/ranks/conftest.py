@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "model_runner")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "model_runner"), str(HERE.parent / "scheduler")]
 
 from checkpoints import write_checkpoint  # noqa: E402  (found through the path just set)
 from harness import RankProcesses  # noqa: E402
