@@ -62,8 +62,9 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     except RecursionError as error:
         raise _too_deep(max_depth) from error
     except json.JSONDecodeError as error:
+        reason = error.msg.removesuffix(" at")
         raise BadRequestError(
-            f"The body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            f"The body is not valid JSON: {reason} at line {error.lineno}, column {error.colno}.",
             code="invalid_json",
         ) from error
     except ValueError as error:  # an integer of thousands of digits, which Python refuses to convert

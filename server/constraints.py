@@ -136,8 +136,12 @@ def _parsed(value: Any, name: str) -> Any:
         return value
     try:
         return json.loads(value)
+    except json.JSONDecodeError as error:
+        where = f"at line {error.lineno}, column {error.colno}"
+        reason = f"{error.msg.removesuffix(' at')} {where}"
+        raise BadRequestError(f"'{name}' is not valid JSON: {reason}.", param=name) from error
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"'{name}' is not valid JSON: {str(error)[:200]}.", param=name) from error
+        raise BadRequestError(f"'{name}' is nested too deeply or has a number too long.", param=name) from error
 
 
 def _schema(schema: Any, name: str, *, strict: bool = False) -> GrammarSpec:

@@ -63,7 +63,8 @@ def parse_json(text: str, limits: Limits, what: str = "the schema", *, exact: bo
             parse_int=_parse_integer,
         )
     except json.JSONDecodeError as error:
-        raise SchemaError(f"{what} is not valid JSON: {error}") from None
+        where = f"at line {error.lineno}, column {error.colno}"
+        raise SchemaError(f"{what} is not valid JSON: {error.msg.removesuffix(' at')} {where}") from None
     except RecursionError:
         raise SchemaError(f"{what} is nested deeper than {limits.max_depth} levels") from None
     _check_shape(value, limits, what)

@@ -9,16 +9,22 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast, get_args
 
-from constrained.spec import GrammarKind, GrammarSpec
+import msgspec
+
+from constrained.spec import GrammarBackendName, GrammarKind, GrammarSpec
 from server.cli.errors import UsageError
+from server.constraints import choice_regex
 from server.models.errors import ModelResolutionError
 
 if TYPE_CHECKING:
     from server.cli.grammar_checker import GrammarChecker, Instance, Report
 
-_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
+Kind = GrammarKind | Literal["choice"]
+
+_KINDS: tuple[str, ...] = (*get_args(GrammarKind), "choice")
+_BACKENDS = tuple(name for name in get_args(GrammarBackendName) if name != "none")
 _END_TOKENS = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -66,7 +72,8 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     check.add_argument("spec", nargs="?", metavar="SPEC", help="file with the constraint; - for standard input")
     check.add_argument("--inline", action="store_true", help="SPEC is the constraint itself, not a file")
-    check.add_argument("--kind", choices=_KINDS, default="json_schema", help="what SPEC is (default: %(default)s)")
+    kind_help = "what SPEC is; choice: a JSON list of texts (default: %(default)s)"
+    check.add_argument("--kind", choices=_KINDS, default="json_schema", help=kind_help)
     check.add_argument(
         "--instance",
         nargs="+",
@@ -78,7 +85,7 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--exact", action="store_true", help="take instances of json_schema as exact text too")
     check.add_argument("--jsonl", action="store_true", help="read constraints as JSON lines from standard input")
-    check.add_argument("--backend", metavar="NAME", help="auto, xgrammar, llguidance, outlines (default: auto)")
+    check.add_argument("--backend", choices=_BACKENDS, default="auto", help="which engine (default: %(default)s)")
     check.add_argument("--strict", action="store_true", help="close objects that do not say additionalProperties")
     check.add_argument("--lenient", action="store_true", help="list what cannot be enforced instead of refusing it")
     check.add_argument("--json-whitespace", choices=("compact", "bounded", "any"), default="bounded")
@@ -105,6 +112,8 @@ def _check(options: argparse.Namespace) -> int:
         if work is None:
             return _check_lines(checker, options, sys.stdin, sys.stdout)
         return _check_one(checker, options, *work)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8: byte {error.start}") from error
     finally:
         checker.close()
 
@@ -116,8 +125,6 @@ def _checker(options: argparse.Namespace) -> GrammarChecker:
     from server.cli.grammar_checker import GrammarChecker
 
     path, eos_token_ids = _tokenizer(options)
-    if options.backend == "none":
-        raise UsageError("the backend 'none' takes nothing")
     config = GrammarConfig(
         timeout=options.timeout, compile_workers=options.workers, json_whitespace=options.json_whitespace
     )
@@ -159,7 +166,8 @@ def _read(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {name}: {error}") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"cannot read {name}: {reason}") from error
 
 
 def _read_instance(options: argparse.Namespace, name: str) -> Instance:
@@ -202,7 +210,7 @@ def _check_lines(checker: GrammarChecker, options: argparse.Namespace, lines: It
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        identifier, spec, instances = _parse_line(options, number, line)
+        identifier, spec, instances = _parse_line(options, number, line.rstrip())
         pending.append((identifier, spec, checker.submit(spec), instances))
         if len(pending) > 2 * options.workers:
             answer()
@@ -212,27 +220,59 @@ def _check_lines(checker: GrammarChecker, options: argparse.Namespace, lines: It
 
 
 def _parse_line(options: argparse.Namespace, number: int, line: str) -> tuple[Any, GrammarSpec, list[Instance]]:
-    from server.cli.grammar_checker import Instance
-
     try:
-        record = json.loads(line)
-        exact = json.loads(line, parse_float=Decimal)  # instances keep their digits; specifications their spelling
-        kind, text = record["kind"], record["spec"]
-        instances = [
-            Instance(text=one["text"]) if "text" in one else Instance(data=one["data"])
-            for one in exact.get("instances", [])
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"line {number} is not a check: {type(error).__name__}: {error}") from error
-    if kind not in _KINDS:
-        raise UsageError(f"line {number}: unknown kind {kind!r}")
-    if not isinstance(text, str):
-        text = json.dumps(text, ensure_ascii=False)
-    return record.get("id"), _spec(options, kind, text), instances
+        text = json.loads(line)["spec"]
+        # Instances keep their digits; specifications their spelling.
+        record = msgspec.convert(json.loads(line, parse_float=Decimal), _Line)
+        spec = _spec(options, record.kind, text if isinstance(text, str) else json.dumps(text, ensure_ascii=False))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"line {number} is not JSON: {error.msg} at column {error.colno}") from error
+    except (KeyError, TypeError):
+        raise UsageError(f"line {number} is not an object with a 'kind' and a 'spec'") from None
+    except RecursionError:
+        raise UsageError(f"line {number} is nested too deeply") from None
+    except (msgspec.ValidationError, UsageError) as error:
+        raise UsageError(f"line {number}: {error}") from error
+    for index, one in enumerate(record.instances):
+        if (one.text is msgspec.UNSET) == (one.data is msgspec.UNSET):
+            raise UsageError(f"line {number}: instance {index} has to have either 'text' or 'data'")
+    return record.id, spec, [one.instance() for one in record.instances]
 
 
-def _spec(options: argparse.Namespace, kind: GrammarKind, text: str) -> GrammarSpec:
+class _LineInstance(msgspec.Struct):
+    valid: Any = None
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    data: Any = msgspec.UNSET
+
+    def instance(self) -> Instance:
+        from server.cli.grammar_checker import Instance
+
+        return Instance(data=self.data) if self.text is msgspec.UNSET else Instance(text=self.text)
+
+
+class _Line(msgspec.Struct):
+    """One check of ``--jsonl``."""
+
+    kind: Kind
+    spec: Any
+    id: Any = None
+    instances: list[_LineInstance] = []
+
+
+def _spec(options: argparse.Namespace, kind: Kind, text: str) -> GrammarSpec:
+    if kind == "choice":
+        kind, text = "regex", _choices(text)
     return GrammarSpec(kind=kind, value=text, strict=options.strict, lenient=options.lenient, backend=options.backend)
+
+
+def _choices(text: str) -> str:
+    try:
+        return choice_regex(msgspec.json.decode(text, type=Annotated[list[_Text], msgspec.Meta(min_length=1)]))
+    except msgspec.DecodeError as error:
+        raise UsageError(f"a choice is a JSON list of texts that are not empty: {error}") from error
+
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 def _line(identifier: Any, report: Report) -> dict[str, Any]:

@@ -58,9 +58,36 @@ def test_a_refusal_names_the_place(check: Run, tmp_path: Path, capsys: pytest.Ca
     assert "refused at /properties/a/uniqueItems" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [(), ("missing.json",), ("--jsonl", "x"), ("x", "--inline", "--timeout", "0")])
-def test_a_mistake_in_the_command_is_code_2(check: Run, arguments: tuple[str, ...]) -> None:
-    assert check(*arguments) == 2
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name a file"),
+        (("missing.json",), "cannot read missing.json: No such file or directory"),
+        (("--jsonl", "x"), "leave SPEC and --instance out"),
+        (("x", "--inline", "--timeout", "0"), "must be above zero"),
+        (("true", "--inline", "--backend", "foo"), "invalid choice: 'foo'"),
+        (("x", "--inline", "--kind", "choice"), "a choice is a JSON list of texts"),
+        (("[]", "--inline", "--kind", "choice"), "a choice is a JSON list of texts"),
+        (('["a", ""]', "--inline", "--kind", "choice"), "texts that are not empty"),
+    ],
+)
+def test_a_mistake_in_the_command_is_code_2(
+    check: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    try:
+        code = check(*arguments)
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_choice_is_one_of_its_texts(check: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    choices = write(tmp_path / "choices", ["a.b", "ab"])
+    taken, not_taken = write(tmp_path / "taken", "a.b\n"), write(tmp_path / "not_taken", "axb")
+    assert check(choices, "--kind", "choice", "--instance", taken, not_taken) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[1:]] == ["accepted", "not accepted"]
 
 
 def test_lines_are_answered_in_order(
@@ -108,12 +135,37 @@ def test_lines_are_answered_in_order(
     assert set(answers[0]) == {"id", "compiled", "backend", "error", "compile_ms", "size_bytes", "instances"}
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"id": 1}', "line 2 is not an object with a 'kind' and a 'spec'"),
+        ("[]", "line 2 is not an object with a 'kind' and a 'spec'"),
+        ('{"id": 1', "line 2 is not JSON: Expecting ',' delimiter at column 9"),
+        ('{"kind": "foo", "spec": "a"}', "line 2: Invalid enum value 'foo' - at `$.kind`"),
+        (
+            '{"kind": "regex", "spec": "a", "instances": {}}',
+            "line 2: Expected `array`, got `object` - at `$.instances`",
+        ),
+        ('{"kind": "regex", "spec": "a", "instances": [{"text": 5}]}', "Expected `str`, got `int`"),
+        ('{"kind": "regex", "spec": "a", "instances": [{}]}', "line 2: instance 0 has to have either 'text' or 'data'"),
+        ('{"kind": "choice", "spec": [1]}', "line 2: a choice is a JSON list of texts"),
+        ("[" * 100_000, "line 2 is nested too deeply"),
+    ],
+)
 def test_a_line_that_is_no_check_is_named(
+    check: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"\n{line}\n"))
+    assert check("--jsonl") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_input_that_is_no_text_is_an_error(
     check: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"id": 1}\n'))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
     assert check("--jsonl") == 2
-    assert "line 1" in capsys.readouterr().err
+    assert "standard input is not UTF-8" in capsys.readouterr().err
 
 
 def test_a_compile_that_takes_too_long_ends_with_an_error(
