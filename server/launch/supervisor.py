@@ -144,9 +144,8 @@ class Supervisor:
             pause = self._policies[group].next_pause(time.monotonic())
             if pause is None:
                 if not self._another_serves(group):
-                    self._console.fail(
-                        f"the {name} process died too often and is not started again. The last time: {cause}"
-                    )
+                    often = "too often " if self._policies[group].max_crashes > 1 else ""
+                    self._console.fail(f"the {name} process died {often}and is not started again. The cause: {cause}")
                     return exit_codes.KEEPS_CRASHING
                 pause = _LONGEST_PAUSE
             _logger.info("restarting %s %s", group, f"in {pause:g} s" if pause else "now")
