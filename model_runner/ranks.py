@@ -58,6 +58,7 @@ class Ranks:
         _choose_interface(config.host, config.port)
         try:
             self._store = _open_store(config, self._start_timeout)
+            self._meet(config)
             dist.init_process_group(
                 backend="cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
                 store=self._store,
@@ -193,6 +194,24 @@ class Ranks:
     def _next_meeting(self) -> int:
         self._num_meetings += 1
         return self._num_meetings
+
+    def _meet(self, config: RankConfig) -> None:
+        """Wait for every other rank; say which does not come, or is of another group than this one takes it for."""
+        if self._store.add(f"met/{self.rank}", 1) > 1:
+            raise ModelLoadError(f"another process is rank {self.rank} already; give every node its own --node-rank")
+        self._store.set(f"size/{self.rank}", str(self.size))
+        for rank in range(self.size):
+            try:
+                size = int(self._store.get(f"size/{rank}"))
+            except RuntimeError as error:
+                raise ModelLoadError(
+                    f"rank {rank} of {self.size} did not come to {config.host}:{config.port}: {error}"
+                ) from error
+            if size != self.size:
+                raise ModelLoadError(
+                    f"rank {rank} is of a group of {size}, and rank {self.rank} of one of {self.size}; start every "
+                    "node with the same --tp, --dp and --nnodes"
+                )
 
     def _broadcast_buffer(self, buffer: bytearray) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,13 @@ def sum_forever(config: RankConfig, has_begun: Path) -> str:
             time.sleep(0.01)
     except RankError:
         return "noticed"
+
+
+def meet_as(config: RankConfig, places: list[tuple[int, int]]) -> str:
+    """Why ranks that take other places than the harness gave them do not meet."""
+    rank, size = places[config.rank]
+    try:
+        meet(replace(config, rank=rank, size=size, start_timeout=5.0))
+    except ModelLoadError as error:
+        return str(error)
+    return ""

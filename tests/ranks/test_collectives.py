@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from collective_functions import exact_sums, state_facts, sum_forever, use_each
+from collective_functions import exact_sums, meet_as, state_facts, sum_forever, use_each
 from harness import RankProcesses
 
 
@@ -49,6 +49,20 @@ def test_ranks_that_state_other_facts_are_told_which(rank_processes: RankProcess
         assert "rank 1 and rank 0 differ in dtype: 'bfloat16' and 'float32'" in message
     for message in rank_processes.run(state_facts, [agreed, {"version": "1"}]):
         assert "rank 1 and rank 0 differ in dtype: None and 'float32'" in message
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ([(0, 2), (1, 3)], "start every node with the same --tp"),
+        ([(0, 2), (0, 2)], "another process is rank 0 already"),
+        ([(0, 3), (1, 3)], "rank 2 of 3 did not come"),
+    ],
+)
+def test_ranks_that_cannot_meet_say_why(
+    rank_processes: RankProcesses, places: list[tuple[int, int]], said: str
+) -> None:
+    assert any(said in message for message in rank_processes.run(meet_as, places))
 
 
 def test_the_others_notice_a_rank_that_is_killed(tmp_path: Path) -> None:
