@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from memory_ranks import MemoryGroup, MemoryRanks
 from scheduler_fakes import CONTEXT, EOS, PAGE_SIZE, TOKEN_BYTES, VOCAB_SIZE, DigitsGrammar
-from tiny_model import TinyRunner
+from tiny_model import NAN_TOKEN, TinyRunner
 
 from constrained.base import InvalidGrammarObject
 from constrained.errors import GrammarError
@@ -20,6 +20,7 @@ from constrained.manager import GrammarManager
 from constrained.masks import GrammarMasks
 from constrained.spec import GrammarSpec
 from model_runner.forward_row import ForwardRow
+from sampling.params import SamplingParams
 from sampling.sampler import SamplerState
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Events
@@ -28,6 +29,7 @@ from scheduler.loop import Scheduler
 from scheduler.messages import (
     Failed,
     FromScheduler,
+    GenerateRequest,
     PromptLogprobs,
     Rejected,
     SchedulerReady,
@@ -199,6 +201,27 @@ def run_group(size: int, script: Script, **options: Any) -> list[Ran]:
 def run_alone(script: Script, **options: Any) -> Ran:
     """The script on a scheduler without ranks."""
     return _run(script, None, **options)
+
+
+def check_same(ran: Sequence[Ran]) -> None:
+    """The ranks planned and computed the same, only rank 0 spoke, and nothing is left of any request."""
+    for other in ran[1:]:
+        assert other.plans == ran[0].plans
+        assert other.runner.kv == ran[0].runner.kv
+        assert other.calls == ran[0].calls
+        assert other.sent == []
+    for each in ran:
+        pool = each.scheduler.planner.pool
+        assert pool.num_referenced == 0
+        assert not each.scheduler._live
+
+
+def free(name: str, max_tokens: int) -> tuple[bytes, GenerateRequest]:
+    """A request without a grammar, with its client."""
+    params = SamplingParams(
+        max_tokens=max_tokens, seed=2, temperature=1.0, ignore_eos=True, bad_words_token_ids=((NAN_TOKEN,),)
+    )
+    return b"a", GenerateRequest(request_id=name, prompt_token_ids=[4, 5], sampling=params)
 
 
 def _run(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from lockstep import Outcome, Ran, Script, run_alone, run_group
+from lockstep import Outcome, Script, check_same, free, run_alone, run_group
 from memory_ranks import MemoryRanks
 from scheduler_fakes import VOCAB_SIZE
 from tiny_model import NAN_TOKEN, logits_behind
@@ -16,7 +16,9 @@ from sampling.params import SamplingParams
 from scheduler.drafters.combination import CombinedDrafter
 from scheduler.drafters.ngram import NgramDrafter
 from scheduler.drafters.source import DraftSource
-from scheduler.messages import AbortRequest, FlushCache, GenerateRequest, GetStats, Hello
+from scheduler.loop import Scheduler
+from scheduler.messages import AbortRequest, FlushCache, GenerateRequest, GetStats, Hello, SchedulerStats
+from scheduler.rank_connection import RankDivergedError
 from scheduler.rank_drafts import SharedDrafts
 from scheduler.request import Request
 
@@ -97,18 +99,6 @@ def compile_in_turns(seed: int, rank: int, value: str) -> Outcome:
     return Outcome(turns=random.Random(f"{seed} {rank} {value}").choice([0, 0, 2, 9]))
 
 
-def check_same(ran: list[Ran]) -> None:
-    for other in ran[1:]:
-        assert other.plans == ran[0].plans
-        assert other.runner.kv == ran[0].runner.kv
-        assert other.calls == ran[0].calls
-        assert other.sent == []
-    for each in ran:
-        pool = each.scheduler.planner.pool
-        assert pool.num_referenced == 0
-        assert not each.scheduler._live
-
-
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
 @pytest.mark.parametrize("drafts", [False, True], ids=["undrafted", "drafted"])
@@ -141,3 +131,41 @@ def test_every_rank_plans_the_same_steps_and_the_answers_are_a_single_ranks(
         accepted += ran[0].scheduler.counters.draft_tokens_accepted
     assert preempted > 0
     assert bool(accepted) == drafts
+
+
+def test_a_rank_whose_requests_come_out_differently_stops_loudly() -> None:
+    script = Script()
+    script.add(0, free("a", 30))
+
+    def tamper(rank: int, scheduler: Scheduler) -> None:
+        if rank == 1 and scheduler.counters.steps == 5:
+            scheduler.planner.running[0].token_ids.append(3)
+
+    with pytest.raises(RankDivergedError, match="rank 1 are no longer those of rank 0"):
+        run_group(2, script, on_turn=tamper)
+
+
+def test_ranks_that_plan_different_steps_say_which() -> None:
+    script = Script()
+    script.add(0, free("a", 30))
+
+    def guess(ranks: MemoryRanks | None) -> CombinedDrafter:
+        return CombinedDrafter([DiceDrafter()], VOCAB_SIZE)
+
+    with pytest.raises(RankDivergedError, match=r"rank \d plans step \d+: a#0 at .*; rank 0 plans step \d+: a#0 at "):
+        run_group(2, script, make_drafter=guess)
+
+
+def test_statistics_and_the_prompts_log_probabilities_come_from_rank_0_alone() -> None:
+    script = Script()
+    scored = SamplingParams(max_tokens=3, seed=1, temperature=0.0, logprobs=1, prompt_logprobs=2)
+    script.add(0, (b"a", GenerateRequest(request_id="s", prompt_token_ids=[1, 2, 3, 4, 5, 6, 7], sampling=scored)))
+    script.add(30, (b"a", GetStats(call_id=9)))
+    ran = run_group(2, script, max_batch_tokens=3)
+    check_same(ran)
+    alone = run_alone(script, max_batch_tokens=3)
+    assert ran[0].logprobs() == alone.logprobs()
+    assert len(alone.logprobs()) == 2
+    (stats,) = [message for _, message in ran[0].sent if isinstance(message, SchedulerStats)]
+    assert stats.call_id == 9
+    assert stats.generated_tokens_total == 3
