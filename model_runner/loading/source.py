@@ -103,7 +103,7 @@ class TensorSource(ABC):
         held = self._shape(name, shape)
         if held != tuple(shape):
             raise ModelLoadError(f"tensor {name!r} has shape {held}, the model's configuration asks for {tuple(shape)}")
-        tensor = self._load(name, shape, cut)
+        tensor = self._load(name, shape, None if cut is None or cut.shape(shape) == held else cut)
         self._bytes_since_release += tensor.nbytes
         return tensor
 

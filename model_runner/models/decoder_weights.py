@@ -177,7 +177,7 @@ class DecoderLoader:
         whole = (moe.num_experts, 2 * moe.intermediate_size, hidden_size)
         gate = self._tensor(prefix + "gate_up_proj", whole, Cut(1, own.start, own.stop))
         up_cut = Cut(1, moe.intermediate_size + own.start, moe.intermediate_size + own.stop)
-        gate_up = torch.cat([gate, self._tensor(prefix + "gate_up_proj", whole, up_cut)], dim=1)
+        up = self._tensor(prefix + "gate_up_proj", whole, up_cut)
         down = self._tensor(
             prefix + "down_proj",
             (moe.num_experts, hidden_size, moe.intermediate_size),
@@ -185,7 +185,7 @@ class DecoderLoader:
         )
         return [
             GatedMlp(
-                build_linear(gate_up[expert].clone(), None, is_exact=self._is_exact),
+                build_linear(torch.cat([gate[expert], up[expert]]), None, is_exact=self._is_exact),
                 build_linear(down[expert].clone(), None, is_exact=self._is_exact),
                 is_exact=self._is_exact,
             )
