@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from gguf_checkpoints import write_gguf
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
@@ -94,6 +95,28 @@ def test_a_gguf_file_gives_the_cuts_of_its_tensors(smollm2_gguf: Path) -> None:
         ("model.layers.3.input_layernorm.weight", (576,), Cut(0, 5, 9)),
     ):
         assert torch.equal(source.read(name, shape, cut), source.read(name, shape)[cut.index])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "overrides"),
+    [("llama", "llama", {"attention_bias": True}), ("qwen3moe", "qwen3_moe", {**MOE, "head_dim": 16})],
+)
+def test_a_rank_gets_from_gguf_what_it_gets_from_safetensors(
+    architecture: str,
+    model_type: str,
+    overrides: dict[str, Any],
+    make_checkpoint: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    folder = make_checkpoint(model_type, **{**HEADS, **overrides})
+    write_gguf(folder, tmp_path / "model.gguf", architecture)
+    theirs, ours = SafetensorsSource(folder), GgufSource(tmp_path / "model.gguf")
+    assert theirs.names() == ours.names()
+    for name, whole in load_file(folder / "model.safetensors").items():
+        for dim, size in enumerate(whole.shape):
+            cut = Cut(dim, size // 4, size // 2)  # whole heads, where rows are those of heads
+            assert torch.equal(theirs.read(name, whole.shape, cut), whole[cut.index])
+            assert torch.equal(ours.read(name, whole.shape, cut), whole[cut.index])
 
 
 def test_files_are_the_same_wherever_they_lie_and_other_weights_are_not(
