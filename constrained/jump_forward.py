@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+LONGEST_RUN = 256
+"""Bytes; more than any draft holds. A pattern may force a million."""
+
 ByteTransitions = Mapping[int, Mapping[int, int]]
 """Next state by state and byte."""
 
@@ -49,20 +52,18 @@ class JumpForwardMap:
         return state
 
     def _run(self, state: int) -> tuple[bytes, int]:
-        """The forced bytes and the state they lead to. Every state of a run learns its own rest at once."""
-        path: list[tuple[int, int]] = []
+        """The forced bytes, :data:`LONGEST_RUN` at most, and the state they lead to."""
+        known = self._runs.get(state)
+        if known is not None:
+            return known
+        run = bytearray()
         seen = set()
         here = state
-        while here not in self._runs and here not in self._final_states and here not in seen:
+        while here not in self._final_states and here not in seen and len(run) < LONGEST_RUN:
             seen.add(here)
             edges = self._transitions.get(here, {})
             if len(edges) != 1:
                 break
-            ((byte, following),) = edges.items()
-            path.append((here, byte))
-            here = following
-        rest, end = self._runs.get(here, (b"", here))
-        for earlier, byte in reversed(path):
-            rest = bytes([byte]) + rest
-            self._runs[earlier] = (rest, end)
-        return self._runs.setdefault(state, (rest, end))
+            ((byte, here),) = edges.items()
+            run.append(byte)
+        return self._runs.setdefault(state, (bytes(run), here))

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from scheduler.request import Request
 
 
+MIN_FORCED_TOKENS = 1
+"""Measured (``python -m bench.drafters --only lengths``)."""
+
+_MOST_BYTES = 256
+"""Forced text that is looked at: a schema may force a book, and a draft is a line of it."""
+
+
 class GrammarDrafter(DraftSource):
     """Proposes forced text.
 
@@ -33,7 +40,9 @@ class GrammarDrafter(DraftSource):
 
     name = "grammar"
 
-    def __init__(self, retokenizer: Retokenizer, token_bytes: Sequence[bytes], min_tokens: int = 1) -> None:
+    def __init__(
+        self, retokenizer: Retokenizer, token_bytes: Sequence[bytes], min_tokens: int = MIN_FORCED_TOKENS
+    ) -> None:
         self._retokenizer = retokenizer
         self._token_bytes = token_bytes
         self._min_tokens = min_tokens
@@ -51,7 +60,7 @@ class GrammarDrafter(DraftSource):
         asked = self._asked.pop(request.key, None)
         if asked is not None:
             self._learned.observe(known, *asked)
-        forced = request.grammar.forced_bytes()
+        forced = request.grammar.forced_bytes()[:_MOST_BYTES]
         if not forced:
             return ()
         self._asked[request.key] = (len(known), forced)
@@ -64,13 +73,16 @@ class GrammarDrafter(DraftSource):
     def _spell(self, known: Sequence[int], forced: bytes, max_tokens: int) -> list[int]:
         context = list(known[-self._retokenizer.TAIL_TOKENS :])
         tokens: list[int] = []
+        canonical: Sequence[int] = ()
         while forced and len(tokens) < max_tokens:
             token = self._learned.get(context[-1], forced)
-            if token is None:
-                spelled = self._retokenizer.spell(context, forced)
-                if not spelled:
+            if token is None or (canonical and canonical[0] == token):
+                canonical = canonical or self._retokenizer.spell(context, forced)
+                if not canonical:
                     break
-                token = spelled[0]
+                token, canonical = canonical[0], canonical[1:]
+            else:
+                canonical = ()
             tokens.append(token)
             context.append(token)
             data = self._token_bytes[token]
