@@ -45,6 +45,7 @@ class Planner:
         pool: KvPool,
         propose: Propose | None = None,
         prepare_drafts: PrepareDrafts | None = None,
+        row_tile: int = 1,
     ) -> None:
         self.pool = pool
         self.cache = PrefixCache(pool)
@@ -57,6 +58,8 @@ class Planner:
         self._uses_cache = config.prefix_cache
         self._propose = propose
         self._prepare_drafts = prepare_drafts
+        self._row_tile = row_tile
+        """Tokens that the model computes at the price of one: drafts fill such a tile up and never begin another."""
         self._step = 0
 
     @property
@@ -124,8 +127,7 @@ class Planner:
                 continue
             if not self._reserve(request, request.num_computed + 1):
                 continue
-            others = len(decodes) - planned - 1
-            self._add_decode(batch, request, max_drafts=batch.budget - 1 - others)
+            self._add_decode(batch, request, self._room_for_drafts(batch, len(decodes) - planned))
 
     def _announce_drafts(self, decodes: Sequence[Request]) -> None:
         if self._prepare_drafts is not None:
@@ -157,6 +159,14 @@ class Planner:
         request.num_in_flight += 1
         request.draft_token_ids = drafts
 
+    def _room_for_drafts(self, batch: _Batch, num_tokens: int) -> int:
+        """Most drafts beside what the batch holds and ``num_tokens`` tokens more."""
+        room = batch.budget - num_tokens
+        if self._row_tile > 1:
+            planned = self._max_batch_tokens - room
+            room = min(room, -planned % self._row_tile)
+        return room
+
     def _draft(self, request: Request, max_drafts: int) -> tuple[int, ...]:
         """Drafts never cost another request its pages, and never reach past the last token that may be drawn."""
         room = (len(request.block_table) + self.pool.num_available) * self.pool.page_size
@@ -183,7 +193,7 @@ class Planner:
         drafts: tuple[int, ...] = ()
         if samples and score_from is None and request.may_draft:
             # What a grammar forces first, or a client predicts, need not wait for the first token.
-            drafts = self._draft(request, batch.budget - (end - start))
+            drafts = self._draft(request, self._room_for_drafts(batch, end - start))
         batch.rows.append(
             PlanRow(
                 request=request,
