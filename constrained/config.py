@@ -40,7 +40,7 @@ class GrammarConfig:
     """Bound of that folder."""
     json_whitespace: JsonWhitespace = "bounded"
     """Whitespace between JSON tokens: none, at most 8 characters, or any amount."""
-    max_draft_tokens: int = 8
+    max_draft_tokens: int = 16
     """Most draft tokens of one request in a step: mask rows are allocated for them."""
     fill_threads: int | None = None
     """Threads that fill masks; ``None``: as many as there are cores, at most 8."""

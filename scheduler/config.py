@@ -31,7 +31,7 @@ class SchedulerConfig:
     """Propose what a grammar forces as drafts."""
     speculative: Speculation = "off"
     """Propose continuations from the request's own tokens, or from a smaller model."""
-    max_draft_tokens: int = 8
+    max_draft_tokens: int = 16
     """Most tokens a drafter may propose for one request in one step."""
 
     @property
