@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from sampling.sampler import SamplerState
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Events
 from scheduler.drafters.build import build_drafter
+from scheduler.drafters.grammar import MIN_FORCED_TOKENS
 from scheduler.drafters.source import DraftSource
 from scheduler.loop import Scheduler
 from scheduler.messages import (
@@ -59,7 +61,21 @@ class Run:
     usages: dict[tuple[str, int], Usage]
     errors: dict[str, str]
     steps: int
+    accepted_tokens: int
+    """Drafts that became output."""
     seconds: float
+
+    @classmethod
+    def total(cls, runs: Sequence[Run]) -> Run:
+        """Runs of different requests as one."""
+        return cls(
+            {key: answer for run in runs for key, answer in run.answers.items()},
+            {key: usage for run in runs for key, usage in run.usages.items()},
+            {key: error for run in runs for key, error in run.errors.items()},
+            sum(run.steps for run in runs),
+            sum(run.accepted_tokens for run in runs),
+            sum(run.seconds for run in runs),
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -77,6 +93,8 @@ class Engine:
         What the scheduler is told.
     num_pages
         Fewer pages than the runner has force preemptions.
+    min_forced_tokens
+        Shortest forced run that is drafted, the server's own choice by default.
     """
 
     def __init__(
@@ -90,6 +108,7 @@ class Engine:
         whitespace: JsonWhitespace = "compact",
         num_pages: int | None = None,
         draft_model: DraftSource | None = None,
+        min_forced_tokens: int = MIN_FORCED_TOKENS,
     ) -> None:
         environment = GrammarEnvironment(
             vocabulary,
@@ -107,7 +126,14 @@ class Engine:
         self.grammars = InlineGrammars(environment)
         pages = runner.num_pages if num_pages is None else num_pages
         self._connection = _Connection()
-        self.drafter = build_drafter(config, tokenizer, vocabulary.visible_bytes, runner.vocab_size, draft_model)
+        self.drafter = build_drafter(
+            config,
+            tokenizer,
+            vocabulary.visible_bytes,
+            runner.vocab_size,
+            draft_model,
+            min_forced_tokens,
+        )
         self.scheduler = Scheduler(
             config,
             executor,
@@ -123,18 +149,31 @@ class Engine:
     def stats(self) -> dict[str, DrafterStats]:
         return self.drafter.stats()
 
-    def run(self, requests: Sequence[GenerateRequest], *, together: bool) -> Run:
-        """Serve requests to their end, all at once or one after the other."""
+    def run(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        together: bool,
+        preempt: random.Random | None = None,
+        preempt_share: float = 0.0,
+    ) -> Run:
+        """Serve requests to their end, all at once or one after the other.
+
+        With ``preempt``, some request is preempted behind a share of the steps though pages are left.
+        """
         answers: dict[tuple[str, int], Answer] = {}
         usages: dict[tuple[str, int], Usage] = {}
         errors: dict[str, str] = {}
-        steps = self.scheduler.counters.steps
+        counters, planner = self.scheduler.counters, self.scheduler.planner
+        steps, accepted = counters.steps, counters.draft_tokens_accepted
         started = time.perf_counter()
         for batch in [list(requests)] if together else [[request] for request in requests]:
             self._connection.incoming += [(_CLIENT, request) for request in batch]
             self.scheduler.receive(0)
             while self.scheduler.has_work:
                 self.scheduler.step()
+                if preempt is not None and planner.running and preempt.random() < preempt_share:
+                    planner._preempt(preempt.choice(planner.running))
         seconds = time.perf_counter() - started
         for message in self._connection.take():
             if isinstance(message, StepOutput):
@@ -144,7 +183,7 @@ class Engine:
                     _add(answers.setdefault((output.request_id, output.choice_index), Answer()), output)
             elif isinstance(message, (Rejected, Failed)):
                 errors[message.request_id] = message.error.message
-        return Run(answers, usages, errors, self.scheduler.counters.steps - steps, seconds)
+        return Run(answers, usages, errors, counters.steps - steps, counters.draft_tokens_accepted - accepted, seconds)
 
 
 def _add(answer: Answer, output: ChoiceOutput) -> None:
