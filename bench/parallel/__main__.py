@@ -63,7 +63,7 @@ def _placement(options: argparse.Namespace, folder: Path) -> int:
     model = write_random_model(folder / "small")
     workload = placement.Workload(options.conversations, options.turns)
     # First copies that can each hold a bit more than half of the conversations, then copies that can hold all.
-    tight = placement.compare(model, workload, kv_share=0.55)
+    tight = placement.compare(model, workload, kv_share=0.52)
     _print("placement", tight)
     _print("placement", placement.compare(model, workload, kv_share=1.2))
     return int(tight["hit_share"] < 2 * tight["hit_share_in_turns"])

@@ -97,4 +97,5 @@ def resolve_draft_model(settings: ServeSettings, assets: ModelAssets, console: C
 def _ready_text(settings: ServeSettings, place: Placement, assets: ModelAssets, listener: socket.socket | None) -> str:
     if listener is None:
         return node_ready_text(assets, place.ranks)
-    return ready_text(settings, assets, listener.getsockname()[1])
+    port = listener.getsockname()[1]
+    return ready_text(settings, assets, port, num_groups=place.num_groups, group_size=place.group_size)

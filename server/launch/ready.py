@@ -19,7 +19,9 @@ def base_url(settings: ServeSettings, port: int) -> str:
     return f"{scheme}://{host}:{port}{settings.root_path.rstrip('/')}"
 
 
-def ready_text(settings: ServeSettings, assets: ModelAssets, port: int) -> str:
+def ready_text(
+    settings: ServeSettings, assets: ModelAssets, port: int, *, num_groups: int = 1, group_size: int = 1
+) -> str:
     """A ready line and a ``curl`` command that works when pasted into a shell."""
     url = base_url(settings, port)
     name = settings.served_model_name[0] if settings.served_model_name else assets.name
@@ -29,7 +31,9 @@ def ready_text(settings: ServeSettings, assets: ModelAssets, port: int) -> str:
     lines.append(f"  -d {shlex.quote(json.dumps(_example(name, settings, assets)))}")
     if assets.chat_template is None:
         lines[0] = f"curl {url}/v1/completions \\"
-    return f"Scansion is ready: {name} on {url}\n\nTry it:\n\n" + "\n".join(lines) + "\n"
+    copies = f", copies: {num_groups}" if num_groups > 1 else ""
+    ranks = f", ranks of {'each' if num_groups > 1 else 'it'}: {group_size}" if group_size > 1 else ""
+    return f"Scansion is ready: {name} on {url}{copies}{ranks}\n\nTry it:\n\n" + "\n".join(lines) + "\n"
 
 
 def node_ready_text(assets: ModelAssets, ranks: Sequence[int]) -> str:

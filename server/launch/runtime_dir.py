@@ -16,7 +16,7 @@ from server.launch.errors import StartError
 _PREFIX = "scansion-run-"
 _LOCK = "owner.lock"
 _MAX_SOCKET_PATH = 100  # bytes; sockaddr_un holds 108 on Linux, 104 on macOS
-_LONGEST_NAME = "scheduler-1023.sock"
+_LONGEST_NAME = "scheduler1023"
 
 
 @contextlib.contextmanager

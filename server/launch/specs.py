@@ -51,7 +51,7 @@ def rank_specs(
             arguments = (
                 settings.log_level,
                 settings.log_format,
-                settings.scheduler_config(_endpoint(place, group, folder)),
+                settings.scheduler_config(_endpoint(group, folder)),
                 _on_its_share(runner, place, num_devices, place.local_rank(group, rank)),
                 settings.grammar_config(),
                 assets.eos_token_ids,
@@ -81,7 +81,7 @@ def http_specs(
     if settings.http_workers > 1:
         metrics_directory = folder / "metrics"
         metrics_directory.mkdir()
-    endpoints = tuple(_endpoint(place, group, folder) for group in range(place.num_groups))
+    endpoints = tuple(_endpoint(group, folder) for group in range(place.num_groups))
     config = settings.http_config(endpoints, metrics_directory=metrics_directory)
     return [
         ChildSpec(f"http-{i}", "http", http_entry, (config, assets, listener)) for i in range(settings.http_workers)
@@ -92,8 +92,8 @@ def _group_name(place: Placement, group: int) -> str:
     return "scheduler" if place.num_groups == 1 else f"scheduler-{group}"
 
 
-def _endpoint(place: Placement, group: int, folder: Path) -> str:
-    return f"ipc://{folder}/{_group_name(place, group)}.sock"
+def _endpoint(group: int, folder: Path) -> str:
+    return f"ipc://{folder}/scheduler{group}"
 
 
 def _rank_config(

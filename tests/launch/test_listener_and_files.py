@@ -68,7 +68,7 @@ def test_the_runtime_folder_is_private_and_goes(tmp_path: Path, monkeypatch: pyt
     with runtime_dir() as folder:
         assert folder.parent == tmp_path
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        (folder / "scheduler.sock").touch()
+        (folder / "scheduler1023").touch()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,7 +100,7 @@ def test_a_runtime_folder_whose_sockets_have_too_long_paths_is_passed_over(
     with runtime_dir() as folder:
         assert deep not in folder.parents
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(folder / "scheduler.sock"))
+            listener.bind(str(folder / "scheduler1023"))
 
 
 def test_restarts_slow_down_and_end_and_old_crashes_are_forgotten() -> None:

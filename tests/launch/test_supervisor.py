@@ -166,7 +166,8 @@ def test_a_group_that_keeps_crashing_does_not_end_a_server_with_another(
     fake_server: Callable[..., FakeServer],
 ) -> None:
     server = fake_server(scheduler="works|always crashes")
-    wait_until(lambda: "restarting scheduler-1 in 60 s" in server.text(), server.text())
+    server.wait_for("ready")
+    wait_until(lambda: "restarting scheduler-1 in 60 s" in server.text(), "it was given up", seconds=60)
     assert server.process.poll() is None
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(10) == 0
