@@ -75,6 +75,8 @@ def run_scheduler(
 
     signals.on_terminate = scheduler.drain
     status.send(("ready", _summary(scheduler.loop.ready)))
+    if ranks is not None and ranks.rank:
+        logging.getLogger("scheduler").setLevel(logging.CRITICAL)  # what becomes of requests, rank 0 says
     try:
         scheduler.loop.run_forever()
     except RankError as error:

@@ -6,13 +6,11 @@ import random
 import secrets
 from collections.abc import Callable
 from dataclasses import fields
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from model_runner.device import choose_device
 from model_runner.ranks import Ranks
 from scheduler.config import SchedulerConfig
-from scheduler.messages import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from constrained.config import GrammarConfig
@@ -39,8 +37,6 @@ def meet(
     group = Ranks(ranks, choose_device(runner.device, ranks.local_rank))
     facts = {item.name: str(getattr(config, item.name)) for item in fields(config) if item.name not in _OWN}
     facts |= {
-        "version": version("scansion"),
-        "protocol": str(PROTOCOL_VERSION),
         "eos_token_ids": str(eos_token_ids),
         "grammar_backend": "none" if grammar is None else grammar.backend,
         "json_whitespace": "" if grammar is None else grammar.json_whitespace,

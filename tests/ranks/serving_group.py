@@ -67,6 +67,7 @@ class ServingGroup:
         folder: Path,
         size: int = 2,
         overrides: dict[int, dict[str, Any]] | None = None,
+        grammars: bool = True,
         draft: bool = False,
         **config: Any,
     ) -> None:
@@ -97,9 +98,11 @@ class ServingGroup:
                 scheduler = replace(scheduler, **(overrides or {}).get(rank, {}))
                 log = folder / f"rank{rank}.log"
                 receiver, sender = CONTEXT.Pipe(duplex=False)
+                grammar = GrammarConfig(compile_workers=1) if grammars else None
+                draft_runner = runner if draft else None
                 process = CONTEXT.Process(
                     target=_run_rank,
-                    args=(scheduler, runner, model_folder, sender, runner if draft else None, place, log),
+                    args=(scheduler, runner, model_folder, sender, grammar, draft_runner, place, log),
                 )
                 process.start()
                 sender.close()
@@ -163,11 +166,10 @@ def _run_rank(
     runner: RunnerConfig,
     model_folder: Path,
     status: Connection,
+    grammar: GrammarConfig | None,
     draft: RunnerConfig | None,
     ranks: RankConfig,
     log: Path,
 ) -> None:
     logging.basicConfig(filename=log, level=logging.WARNING)
-    run_scheduler(
-        config, runner, GrammarConfig(compile_workers=1), (EOS,), model_folder / "tokenizer.json", status, draft, ranks
-    )
+    run_scheduler(config, runner, grammar, (EOS,), model_folder / "tokenizer.json", status, draft, ranks)

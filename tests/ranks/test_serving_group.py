@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 from byte_model import write_byte_model
 from serving_group import ServingGroup, generate
 
@@ -29,6 +30,7 @@ from scheduler.messages import (
     SchedulerReady,
     SchedulerStats,
     StepOutput,
+    encode,
 )
 
 
@@ -135,6 +137,24 @@ def test_an_abort_between_two_steps_ends_a_request_on_every_rank(group: ServingG
     assert len(answers.tokens("other")) == 60
 
 
+def test_requests_of_a_client_that_is_gone_end_on_every_rank_and_rank_0_says_so(group: ServingGroup) -> None:
+    context = zmq.Context()
+    other = context.socket(zmq.DEALER)
+    other.connect(group.endpoint)
+    other.send(encode(generate("orphan", max_tokens=1800)))
+    assert other.poll(30_000)
+    context.destroy(linger=0)
+    group.send(generate("stays", max_tokens=60))
+    assert len(Answers(group, {"stays"}).tokens("stays")) == 60
+    group.send(GetStats(call_id=4))
+    stats = group.receive()
+    assert isinstance(stats, SchedulerStats)
+    assert stats.running_requests == 0
+    (line,) = group.members[0].log_lines()
+    assert "1 requests of it end" in line
+    assert group.members[1].log_lines() == []
+
+
 def test_at_sigterm_to_all_every_rank_leaves_when_the_last_request_is_over(group: ServingGroup) -> None:
     group.send(generate("last", max_tokens=500))
     assert isinstance(group.receive(), Admitted)
@@ -148,7 +168,7 @@ def test_at_sigterm_to_all_every_rank_leaves_when_the_last_request_is_over(group
     assert last is not None
     assert last.usage.completion_tokens == 500
     assert [member.exit_code(20) for member in group.members] == [0, 0]
-    assert [member.log_lines() for member in group.members] == [[], []]
+    assert "leaves" not in "".join(line for member in group.members for line in member.log_lines())
 
 
 @pytest.mark.parametrize(
@@ -157,12 +177,15 @@ def test_at_sigterm_to_all_every_rank_leaves_when_the_last_request_is_over(group
 def test_a_rank_whose_partner_is_killed_says_so_and_leaves(
     victim: int, is_busy: bool, model_folder: Path, tmp_path: Path
 ) -> None:
-    group = ServingGroup(model_folder, tmp_path)
+    has_grammars = is_busy and victim == 1
+    group = ServingGroup(model_folder, tmp_path, grammars=has_grammars)
     try:
         group.wait_until_ready()
         if is_busy:
             for number in range(3):
+                form = GrammarSpec(kind="regex", value=f"[a-z]{{900}}{number}") if has_grammars else None
                 group.send(generate(f"r{number}", max_tokens=900, n=2))
+                group.send(generate(f"form{number}", max_tokens=900, grammar=form))
             assert isinstance(group.receive(), Admitted)
             time.sleep(random.SystemRandom().uniform(0.0, 0.3))
         group.kill(victim)
@@ -175,7 +198,7 @@ def test_a_rank_whose_partner_is_killed_says_so_and_leaves(
 
 
 def test_ranks_with_other_settings_are_refused_before_anything_loads(model_folder: Path, tmp_path: Path) -> None:
-    group = ServingGroup(model_folder, tmp_path, overrides={1: {"max_batch_tokens": 256}})
+    group = ServingGroup(model_folder, tmp_path, grammars=False, overrides={1: {"max_batch_tokens": 256}})
     try:
         for member in group.members:
             kind, message = member.last_word()
