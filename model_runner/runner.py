@@ -83,6 +83,11 @@ class ModelRunner:
         self._attention.allocate(self.num_pages)
         progress("allocating the KV cache", 1.0)
 
+    @property
+    def row_tile(self) -> int:
+        """Tokens that are computed at the price of one: a step is rounded up to whole tiles of them."""
+        return ROW_TILE if self.dtype == torch.float32 else 1
+
     @torch.inference_mode()
     def forward(self, rows: Sequence[ForwardRow], previous_token_ids: torch.Tensor | None = None) -> torch.Tensor:
         """
@@ -106,7 +111,7 @@ class ModelRunner:
             self._attention.arrange(rows),
             page_size=self.page_size,
             device=self.device,
-            row_tile=ROW_TILE if self.dtype == torch.float32 else 1,
+            row_tile=self.row_tile,
             previous_token_ids=previous_token_ids,
         )
         return self._model.forward(batch, self._attention)

@@ -1,8 +1,8 @@
 """A model of transformers cut among ranks by the tensor-parallel plan that its architecture states.
 
 transformers cuts the parameters while it loads them, so that each rank reads its share. The products and the embedding
-are then computed by our layers, whose sums go over :class:`Ranks` and depend on no batch at float32. Anything else that
-the plan names (experts in one tensor) transformers' own code computes and sums, over the same process group.
+are then computed by our layers, and experts in one tensor by their own code, with sums over :class:`Ranks`, which
+depend on no batch at float32. Anything else that the plan names transformers sums itself, over the same process group.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,6 +106,9 @@ def compute_over_ranks(model: Any, ranks: Ranks, *, is_exact: bool) -> None:
         style = model.tp_plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
         if style is None:
             continue
+        if style == "moe_tp_experts" and all(_is_cut(parameter) for parameter in module.parameters(recurse=False)):
+            _sum_experts(module, parts, ranks, is_exact=is_exact)
+            continue
         layer: Callable[[torch.Tensor], torch.Tensor] | None = None
         if type(module) is nn.Linear:
             layer = _build_product(module, style, parts, ranks, is_exact=is_exact, is_head=module is head)
@@ -136,6 +140,22 @@ def _build_product(
             product = _OwnColumns(product, share.of(module.in_features))
         return SummedOverRanks(product, ranks, is_exact=is_exact)
     return None
+
+
+def _is_cut(parameter: nn.Parameter) -> bool:
+    return isinstance(parameter.data, DTensor) and not any(each.is_replicate() for each in parameter.data.placements)
+
+
+def _sum_experts(module: nn.Module, parts: _OwnParts, ranks: Ranks, *, is_exact: bool) -> None:
+    """Experts in one tensor, of each of which this rank has a part of the inner width."""
+    for name, _ in module.named_parameters(recurse=False):
+        parts.take(module, name)
+    compute = partial(type(module).forward, module)
+
+    def forward(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        return ranks.sum_(compute(*arguments, **keywords).contiguous(), is_exact=is_exact)
+
+    object.__setattr__(module, "forward", forward)
 
 
 class _OwnColumns:
