@@ -113,6 +113,7 @@ def build(
         connection,
         ready=_describe(config, model),
         page_size=model.page_size,
+        row_tile=model.row_tile,
         eos_token_ids=eos_token_ids,
         token_bytes=vocabulary.visible_bytes,
         grammar_manager=manager,

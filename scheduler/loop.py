@@ -65,6 +65,7 @@ class Scheduler:
         *,
         ready: SchedulerReady,
         page_size: int,
+        row_tile: int = 1,
         eos_token_ids: tuple[int, ...],
         token_bytes: Sequence[bytes],
         grammar_manager: GrammarManager[RequestGroup] | None = None,
@@ -76,7 +77,8 @@ class Scheduler:
         self.ready = ready
         self.counters = LoopCounters()
         prepare = None if drafter is None else drafter.prepare
-        self.planner = Planner(config, KvPool(ready.kv_cache_tokens // page_size, page_size), self._propose, prepare)
+        pool = KvPool(ready.kv_cache_tokens // page_size, page_size)
+        self.planner = Planner(config, pool, self._propose, prepare, row_tile)
         self._outbox = Outbox(connection)
         self._live = LiveRequests(self.planner, executor, connection, self._outbox, drafter)
         self._intake = Intake(
@@ -127,11 +129,11 @@ class Scheduler:
             self._on_heartbeat()
 
     def fingerprint(self) -> int:
-        """Of every request's progress; the same on every rank between two turns of the loop."""
+        """Of what there is and how far it has come; the same on every rank between two turns of the loop."""
         planner = self.planner
-        progress = [(len(self._live), len(self._launched), planner.pool.num_free)]
-        progress += [(r.key, len(r.token_ids), r.num_computed) for r in (*planner.running, *planner.waiting)]
-        return zlib.crc32(repr(progress).encode())
+        progress = len(self._live), len(planner.waiting), len(self._launched), planner.pool.num_free
+        running = [(request.key, len(request.token_ids), request.num_computed) for request in planner.running]
+        return zlib.crc32(repr((progress, running)).encode())
 
     def drain(self) -> None:
         """Refuse new requests and finish those that are there."""

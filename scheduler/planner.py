@@ -191,7 +191,8 @@ class Planner:
             if score_from >= min(end, request.prompt_length - 1):
                 score_from = None
         drafts: tuple[int, ...] = ()
-        if samples and score_from is None and request.may_draft:
+        is_tile_free = self._row_tile == 1 or not batch.rows
+        if samples and score_from is None and request.may_draft and is_tile_free:
             # What a grammar forces first, or a client predicts, need not wait for the first token.
             drafts = self._draft(request, self._room_for_drafts(batch, end - start))
         batch.rows.append(

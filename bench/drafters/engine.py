@@ -95,6 +95,8 @@ class Engine:
         Fewer pages than the runner has force preemptions.
     min_forced_tokens
         Shortest forced run that is drafted, the server's own choice by default.
+    row_tile
+        The runner's own, or 1 for drafts wherever they are possible.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Engine:
         num_pages: int | None = None,
         draft_model: DraftSource | None = None,
         min_forced_tokens: int = MIN_FORCED_TOKENS,
+        row_tile: int = 1,
     ) -> None:
         environment = GrammarEnvironment(
             vocabulary,
@@ -140,6 +143,7 @@ class Engine:
             self._connection,
             ready=_ready(runner, pages, slots),
             page_size=runner.page_size,
+            row_tile=row_tile,
             eos_token_ids=eos_token_ids,
             token_bytes=vocabulary.visible_bytes,
             grammar_manager=self.grammars,  # type: ignore[arg-type]

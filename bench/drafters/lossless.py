@@ -39,12 +39,13 @@ def lossless(bench: Bench, options: argparse.Namespace, report: Report) -> None:
             for index, request in enumerate(requests)
             if (index + index // workloads.NUM_KINDS) % len(names) == position
         ]
-        engine = bench.engine(CONFIGS[name])
+        engine = bench.engine(CONFIGS[name], drafts_everywhere=True)
         _compare(report, bench, f"{name}, alone", part, plain, engine.run(part, together=False))
     for name, config in {"no drafts": OFF, **CONFIGS}.items():
         asked = requests if config is not OFF else _without_drafts(requests)
-        _compare(report, bench, f"{name}, 16 at once", asked, plain, bench.engine(config).run(asked, together=True))
-        engine = bench.engine(config, pages=_FEW_PAGES)
+        run = bench.engine(config, drafts_everywhere=True).run(asked, together=True)
+        _compare(report, bench, f"{name}, 16 at once", asked, plain, run)
+        engine = bench.engine(config, pages=_FEW_PAGES, drafts_everywhere=True)
         run = engine.run(asked, together=True, preempt=random.Random(0), preempt_share=_PREEMPTION)
         preemptions = engine.scheduler.planner.counters.preemptions
         _compare(report, bench, f"{name}, {preemptions} preemptions", asked, plain, run)

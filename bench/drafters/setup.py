@@ -80,7 +80,9 @@ class Bench:
         whitespace: JsonWhitespace = "compact",
         pages: int | None = None,
         min_forced_tokens: int = MIN_FORCED_TOKENS,
+        drafts_everywhere: bool = False,
     ) -> Engine:
+        """``drafts_everywhere``: also where the server would leave them, for they would begin another tile of rows."""
         settings: dict[str, Any] = {**OFF, **config}
         scheduler = SchedulerConfig(endpoint="", max_running_requests=16, prefix_cache=pages is not None, **settings)
         draft_model = None
@@ -102,6 +104,7 @@ class Bench:
             num_pages=pages,
             draft_model=draft_model,
             min_forced_tokens=min_forced_tokens,
+            row_tile=1 if drafts_everywhere else self.runner.row_tile,
         )
 
     def encode(self, text: str) -> list[int]:
