@@ -35,7 +35,7 @@ class Engine:
     ) -> None:
         self.groups = [
             EngineClient(
-                "the scheduler" if len(endpoints) == 1 else f"scheduler {index}",
+                "the scheduler" if len(endpoints) == 1 else f"scheduler-{index}",
                 endpoint,
                 call_timeout=call_timeout,
                 retry_after=retry_after,

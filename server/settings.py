@@ -350,6 +350,8 @@ class ServeSettings(BaseSettings):
             raise ValueError(f"--node-rank must be below --nnodes, {self.nnodes}, got {self.node_rank}")
         if self.nnodes > 1 and self.dist_init_addr is None:
             raise ValueError("--nnodes needs --dist-init-addr, an address of node 0 and a free port there")
+        if self.tp == 1 and self.nnodes == 1 and self.dist_init_addr is not None:
+            raise ValueError("--dist-init-addr is where the ranks of --tp meet; with --tp 1 there is one alone")
         if self.tp % self.nnodes:
             raise ValueError(
                 f"--tp {self.tp} cannot be spread evenly over --nnodes {self.nnodes}: it must be a multiple. For whole "

@@ -149,6 +149,7 @@ def test_contradictions_with_torchrun_are_told(changed: dict[str, str], values: 
         ({"tp": "3", "nnodes": "2", "dist_init_addr": "a:1"}, "--tp 3 cannot be spread evenly over --nnodes 2"),
         ({"dp": "2", "nnodes": "2", "dist_init_addr": "a:1"}, "start a server on each"),
         ({"tp": "2", "device": "cuda:1"}, "--device cuda:1 is one device"),
+        ({"dist_init_addr": "a:1"}, "with --tp 1 there is one alone"),
         ({"dp": "3", "tp": "2", "dist_init_addr": "a:65534"}, "ports from 65534 to 65536"),
         *(({"dist_init_addr": text}, "must be HOST:PORT") for text in ("host", ":1", "a:", "a:0", "a:65536", "::1:2")),
     ],
@@ -159,8 +160,8 @@ def test_impossible_flags_are_told(flags: dict[str, str], said: str) -> None:
 
 
 def test_ipv6_addresses_stand_in_brackets() -> None:
-    assert ServeSettings(dist_init_addr="[fd00::1]:29500").rendezvous == ("fd00::1", 29500)
-    assert ServeSettings(dist_init_addr="node-0.example:29500").rendezvous == ("node-0.example", 29500)
+    assert ServeSettings(tp=2, dist_init_addr="[fd00::1]:29500").rendezvous == ("fd00::1", 29500)
+    assert ServeSettings(tp=2, dist_init_addr="node-0.example:29500").rendezvous == ("node-0.example", 29500)
 
 
 def test_a_busy_port_is_an_error_that_names_the_flag() -> None:
