@@ -197,6 +197,20 @@ def test_a_rank_whose_partner_is_killed_says_so_and_leaves(
         group.close()
 
 
+def test_at_a_second_sigterm_every_rank_leaves_at_once(model_folder: Path, tmp_path: Path) -> None:
+    group = ServingGroup(model_folder, tmp_path, grammars=False)
+    try:
+        group.wait_until_ready()
+        group.send(generate("endless", max_tokens=1000, n=4))
+        assert isinstance(group.receive(), Admitted)
+        group.terminate()
+        time.sleep(0.1)
+        group.terminate()
+        assert [member.exit_code(5.0) for member in group.members] == [0, 0]
+    finally:
+        group.close()
+
+
 def test_ranks_with_other_settings_are_refused_before_anything_loads(model_folder: Path, tmp_path: Path) -> None:
     group = ServingGroup(model_folder, tmp_path, grammars=False, overrides={1: {"max_batch_tokens": 256}})
     try:
