@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,12 @@ from starlette.types import Receive, Scope
 
 from server.config import HttpConfig
 from server.errors import BadRequestError, BodyTimeoutError, BodyTooLargeError, ClientDisconnectedError
+
+_SHOWN = 100
+"""Characters of a path or key that an error repeats."""
+_MAX_LENGTH_DIGITS = 19
+_MAX_KEYS = 10_000
+"""Of one object: each unknown one is an error of its own until the first is told, and a million take seconds."""
 
 
 async def read_json_object(request: Request, config: HttpConfig) -> dict[str, Any]:
@@ -40,14 +46,15 @@ async def read_json_object(request: Request, config: HttpConfig) -> dict[str, An
 def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     """Parse a body that must be one JSON object; keys keep their order.
 
-    Stricter than :func:`json.loads`: NaN, Infinity, numbers beyond a double, duplicate keys, lone surrogates and
-    nesting beyond ``max_depth`` are :class:`BadRequestError`.
+    Stricter than :func:`json.loads`: NaN, Infinity, numbers beyond a double, duplicate keys, objects of more than
+    10,000 keys, lone surrogates and nesting beyond ``max_depth`` are :class:`BadRequestError`.
     """
-    not_numbers: list[_NotANumber] = []
+    not_numbers: list[_NotANumber] = []  # the first; all others are it again, since one is enough to refuse the body
 
     def not_a_number(text: str) -> _NotANumber:
-        not_numbers.append(_NotANumber(text))
-        return not_numbers[-1]
+        if not not_numbers:
+            not_numbers.append(_NotANumber(text))
+        return not_numbers[0]
 
     def finite_float(text: str) -> float | _NotANumber:
         number = float(text)
@@ -73,10 +80,10 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
         raise BadRequestError("The body must be a JSON object.", code="invalid_json")
     if body.count(b"[") + body.count(b"{") > max_depth:
         _check_depth(value, max_depth)
+    if not_numbers:
+        _refuse_number(value, not_numbers[0])
     if b"\\ud" in body or b"\\uD" in body:
         _check_surrogates(value)
-    if not_numbers:
-        _check_numbers(value)
     return value
 
 
@@ -102,6 +109,8 @@ async def _read(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 def _content_length(scope: Scope) -> int | None:
     for name, value in scope["headers"]:
         if name == b"content-length":
+            if len(value) > _MAX_LENGTH_DIGITS:
+                raise BadRequestError("Content-Length has too many digits.", code="invalid_http")
             return int(value) if value.isdigit() else None
     return None
 
@@ -121,22 +130,23 @@ class _NotANumber:
     text: str
 
 
-def _check_numbers(value: dict[str, Any]) -> None:
-    for path, node in _walk(value):
-        if isinstance(node, _NotANumber):
-            reason = "too large" if node.text[-1].isdigit() else "not a JSON number"
-            message = f"The body is not valid JSON: {node.text[:40]} in '{path[:100]}' is {reason}."
-            raise BadRequestError(message, param=path[:100], code="invalid_json")
+def _refuse_number(value: dict[str, Any], number: _NotANumber) -> None:
+    path = _find(value, lambda _, node: node is number)
+    reason = "too large" if number.text[-1].isdigit() else "not a JSON number"
+    message = f"The body is not valid JSON: {number.text[:40]} in '{path}' is {reason}."
+    raise BadRequestError(message, param=path, code="invalid_json")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MAX_KEYS:
+        raise BadRequestError(f"The body has an object of more than {_MAX_KEYS} keys.", code="invalid_json")
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                shown = key[:100].encode("utf-8", "backslashreplace").decode()
-                raise BadRequestError(f"The key {shown!r} occurs twice in one object.", param=shown)
+                shown = _printable(key[:_SHOWN])
+                raise BadRequestError(f"The key '{shown}' occurs twice in one object.", param=shown)
             seen.add(key)
     return value
 
@@ -157,32 +167,54 @@ def _check_depth(value: dict[str, Any], max_depth: int) -> None:
 
 def _check_surrogates(value: dict[str, Any]) -> None:
     """An escape such as ``\\ud800`` parses, but the string it gives cannot be encoded again."""
-    for path, node in _walk(value):
-        if isinstance(node, str):
-            _check_string(path, node)
-        elif isinstance(node, dict):
-            for key in node:
-                _check_string(path, key)
+    if not _has_surrogate(json.dumps(value, ensure_ascii=False)):
+        return
+    path = _find(
+        value,
+        lambda step, node: (type(node) is str and _has_surrogate(node)) or (type(step) is str and _has_surrogate(step)),
+    )
+    raise BadRequestError(f"'{path}' holds a lone surrogate, which is not Unicode text.", param=path)
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value inside ``value``, itself included, with its path."""
-    pending: list[tuple[str, Any]] = [("", value)]
-    while pending:
-        path, node = pending.pop()
-        yield path, node
-        if isinstance(node, dict):
-            pending.extend((f"{path}.{key}" if path else key, child) for key, child in node.items())
-        elif isinstance(node, list):
-            pending.extend((f"{path}[{index}]", child) for index, child in enumerate(node))
-
-
-def _check_string(path: str, text: str) -> None:
+def _has_surrogate(text: str) -> bool:
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        shown = path or text.encode("utf-8", "backslashreplace").decode()
-        raise BadRequestError(
-            f"{shown!r} holds a lone surrogate (\\u{ord(text[error.start]):04x}), which is not Unicode text.",
-            param=shown,
-        ) from error
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _find(value: dict[str, Any], is_wanted: Callable[[str | int, Any], bool]) -> str | None:
+    """Path of the first value, in the order of the body, that with its key or index ``is_wanted``."""
+    steps: list[str | int] = [""]
+    pending = [_children(value)]  # as deep as the body at most: its siblings are never held together
+    while pending:
+        for step, child in pending[-1]:
+            steps[-1] = step
+            if is_wanted(step, child):
+                return _shown_path(steps)
+            if isinstance(child, (dict, list)):
+                pending.append(_children(child))
+                steps.append("")
+                break
+        else:
+            pending.pop()
+            steps.pop()
+    return None
+
+
+def _children(node: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, Any]]:
+    return iter(node.items() if isinstance(node, dict) else enumerate(node))
+
+
+def _shown_path(steps: Sequence[str | int]) -> str:
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN]}" if path else step[:_SHOWN]
+        if len(path) > _SHOWN:
+            break
+    return _printable(path[:_SHOWN])
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

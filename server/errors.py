@@ -9,13 +9,19 @@ import msgspec
 
 from scheduler.messages import ErrorInfo
 
+_MAX_MESSAGE = 2000
+_MAX_PARAM = 200
+
 
 class ApiError(Exception):
-    """A failure with an answer: ``{"error": {"message", "type", "param", "code"}}``."""
+    """A failure with an answer: ``{"error": {"message", "type", "param", "code"}}``.
+
+    Much of a message may repeat what the client sent, so here its length is bounded, and that of ``param``.
+    """
 
     status = 500
     type = "server_error"
-    default_code: str | None = None
+    default_code = "internal"
 
     def __init__(
         self,
@@ -25,9 +31,9 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _shortened(message, _MAX_MESSAGE)
+        super().__init__(self.message)
+        self.param = None if param is None else _shortened(param, _MAX_PARAM)
         self.code = code if code is not None else self.default_code
         self.headers = dict(headers or {})
 
@@ -43,7 +49,7 @@ class ApiError(Exception):
 class BadRequestError(ApiError):
     status = 400
     type = "invalid_request_error"
-    default_code: str | None = "invalid_value"
+    default_code = "invalid_value"
 
 
 class AuthenticationError(ApiError):
@@ -119,10 +125,19 @@ class SchedulerError(ApiError):
 
     def __init__(self, info: ErrorInfo, *, retry_after: int) -> None:
         headers = {"Retry-After": str(retry_after)} if info.status in (429, 503) else None
-        super().__init__(info.message, param=info.param, code=info.code, headers=headers)
+        code = info.code or ("invalid_value" if info.status == 400 else None)
+        super().__init__(info.message, param=info.param, code=code, headers=headers)
         self.status = info.status
         self.type = info.type
 
 
 class ClientDisconnectedError(Exception):
     """Nobody is left to answer to."""
+
+
+def _shortened(text: str, limit: int) -> str:
+    """``text``, or its beginning and its end, where the advice often stands, around what is left out."""
+    if len(text) <= limit:
+        return text
+    end = limit // 4
+    return f"{text[: limit - end]} … {text[-end:]}"
