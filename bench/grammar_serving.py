@@ -160,15 +160,18 @@ async def _stream(session: aiohttp.ClientSession, target: Target, num_tokens: in
 
 
 async def _endless(session: aiohttp.ClientSession, target: Target) -> None:
-    """Keep a compile pending that no engine ends within the server's deadline: a schema of very many properties."""
+    """Keep a compile pending that no engine ends within the server's deadline: strings of many different lengths."""
     while True:
         unique = time.time_ns()
-        schema = {"type": "object", "properties": {f"k{unique}_{index}": {"type": "string"} for index in range(15000)}}
+        # xgrammar has a rule for each character that a string still needs, and these share none.
+        texts = {f"k{unique}_{low}": {"type": "string", "minLength": low, "maxLength": 512} for low in range(470, 500)}
+        schema = {"type": "object", "properties": texts}
         body: dict[str, Any] = {
             "model": target.model,
             "messages": [{"role": "user", "content": "x"}],
             "max_tokens": 1,
             "json_schema": schema,
+            "grammar_backend": "xgrammar",
             "stream": True,
         }
         job = Job(messages=(), max_tokens=1)

@@ -40,6 +40,8 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
     except RecursionError:
         return CompileRefusal("the specification is nested too deeply", None, True)
     except Exception as error:
+        if "bad_alloc" in str(error):  # C++ memory errors cross as RuntimeError
+            return CompileRefusal("", None, False, is_memory=True)
         # An engine's own exception of a kind that its backend does not know: this request's error, not the worker's.
         message = f"the grammar engine failed: {type(error).__name__}: {str(error)[:300]}"
         return CompileRefusal(message, None, False, GrammarCompilerCrashedError.code)

@@ -27,7 +27,7 @@ _MAX_REBUILD_SECONDS = 0.05
 def parser_limits(*, is_serving: bool) -> llguidance.LLParserLimits:
     """Limits of building and of every step. They bound how long one mask may take, whatever the grammar."""
     return llguidance.LLParserLimits(
-        max_items_in_row=2000,
+        max_items_in_row=10_000,
         initial_lexer_fuel=5_000_000,
         step_lexer_fuel=_SERVING_STEP_FUEL if is_serving else _ADMISSION_STEP_FUEL,
         step_max_items=50_000,
@@ -117,9 +117,13 @@ class SharingMatcher:
         if not self.matcher.is_error():
             return result
         self._start.is_spent = True
-        self._take_up_again()
+        failed = self.matcher
+        try:
+            self._take_up_again()
+        except GrammarError:
+            self._check(failed)  # without a lexer of its own to try, the fault counts as this choice's
         result = operation(self.matcher)
-        self._check()
+        self._check(self.matcher)
         return result
 
     def _take_up_again(self) -> None:
@@ -127,12 +131,12 @@ class SharingMatcher:
         self.matcher = self._start.matcher.deep_copy()
         if self._token_ids:
             self.matcher.try_consume_tokens(self._token_ids)
-            self._check()
+            self._check(self.matcher)
 
-    def _check(self) -> None:
-        if self.matcher.is_error():
+    def _check(self, matcher: llguidance.LLMatcher) -> None:
+        if matcher.is_error():
             self._start.is_spent = True
-            why = reason(self.matcher.get_error())
+            why = reason(matcher.get_error())
             raise GrammarError(
                 f"the grammar became too complex ({why}); simplify its patterns: few counted repetitions beside other "
                 "patterns, lengths and look-aheads"

@@ -225,11 +225,12 @@ class Document:
                     raise SchemaError(complaint, f"{node.pointer}/{escape_pointer(keyword)}")
             self._nodes[id(value)] = node
             self._identify(node, value)
-            if "enum" in value and len(value["enum"]) > self.limits.max_enum_values:
-                raise SchemaError(
-                    f"the enum has {len(value['enum']):,} values; the limit is {self.limits.max_enum_values:,}",
-                    f"{node.pointer}/enum",
-                )
+            for keyword, limit in (("enum", self.limits.max_enum_values), ("properties", self.limits.max_properties)):
+                if len(value.get(keyword, ())) > limit:
+                    raise SchemaError(
+                        f"{keyword!r} lists {len(value[keyword]):,} entries; the limit is {limit:,}",
+                        f"{node.pointer}/{keyword}",
+                    )
             stack += reversed(list(self._subschemas(node, value)))
 
     def _identify(self, node: SchemaNode, value: dict[str, Any]) -> None:

@@ -44,6 +44,8 @@ class Limits(msgspec.Struct, frozen=True):
     max_nodes: int = 500_000
     """Most JSON values inside a schema or structural tag."""
     max_enum_values: int = 100_000
+    max_properties: int = 2_000
+    """Most properties that one schema may declare: engines look at all that are optional at once."""
     max_pattern_bytes: int = 20_000
     max_pattern_states: int = 200_000
     """Largest size of a pattern with its counted repetitions written out."""

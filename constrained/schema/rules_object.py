@@ -124,6 +124,8 @@ class _Members:
         """Symbol of what may follow once ``count`` members stand before property ``start``; ``""`` for nothing."""
         if self.high is not None and count > self.high:
             return None
+        if (start, count) in self.tails:
+            return self.tails[(start, count)]
         # Built from the end, so that no property list is too long for the stack.
         for index in range(len(self.pairs), start - 1, -1):
             counts = range(count, count + index - start + 1) if self.low or self.high is not None else (0,)

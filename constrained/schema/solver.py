@@ -159,12 +159,14 @@ class Solver:
                 continue
             needs[one] = [_needed(shape) for shape in self.shapes(one)]
             pending += [child for option in needs[one] for child in option]
-        inhabited = {one for one, value in self._inhabited.items() if value}
+        inhabited: set[Goal] = set()
         changed = True
         while changed:
             changed = False
             for one, options in needs.items():
-                if one not in inhabited and any(all(child in inhabited for child in option) for option in options):
+                if one not in inhabited and any(
+                    all(child in inhabited or self._inhabited.get(child) for child in option) for option in options
+                ):
                     inhabited.add(one)
                     changed = True
         for one in needs:

@@ -63,6 +63,7 @@ def nested(depth: int) -> str:
         ({"format": "idn-hostname"}, "/format", "idn-hostname"),
         ({"not": {"type": "string", "format": "date"}}, "/not/format", "opposite"),
         (nested(500), "", "deeper"),
+        ({"items": {"properties": {f"k{i}": {} for i in range(20_000)}}}, "/items/properties", "20,000 entries; the limit is 2,000"),
         ('{"a":' * 50_000 + "1" + "}" * 50_000, "", "deeper"),
         ({"enum": list(range(100_001))}, "/enum", "limit"),
         ({"description": "x" * 10_000_000}, "", "bytes long"),
@@ -189,3 +190,15 @@ def test_deep_one_of_stays_bounded() -> None:
     with contextlib.suppress(SchemaError):  # a refusal is as good as an answer
         prepare(GrammarSpec(kind="json_schema", value=json.dumps(schema)))
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_preparing_takes_time_in_proportion_to_the_properties(backend: str) -> None:
+    def seconds(count: int) -> float:
+        text = json.dumps({"properties": {f"k{i}": {"type": "string"} for i in range(count)}})
+        started = time.process_time()
+        prepare(GrammarSpec(kind="json_schema", value=text, backend=backend))
+        return time.process_time() - started
+
+    seconds(100)
+    assert seconds(1_000) < 25 * seconds(100)  # 100 times where each looks at all of them
