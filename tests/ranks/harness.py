@@ -15,6 +15,8 @@ from typing import Any
 
 from model_runner.config import RankConfig
 
+_SECONDS_TO_LEAVE = 10.0
+
 
 class RankFailedError(AssertionError):
     """A rank raised, died, or was not done in time; the message holds what each of them said."""
@@ -81,19 +83,23 @@ class RankProcesses:
         """For each rank ``(True, what the function returned)``, or ``(False, why there is nothing)``."""
         deadline = time.monotonic() + timeout
         outcomes = [self._outcome(worker, deadline) for worker in self._workers[: self._running]]
-        self._running = 0
         if not all(is_done for is_done, _ in outcomes):
             self.close()
+        self._running = 0
         return outcomes
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes: those that wait for work by themselves, the others by force."""
         for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
             worker.pipe.close()
+            if self._running:
+                worker.process.kill()
+        for worker in self._workers:
+            worker.process.join(_SECONDS_TO_LEAVE)
+            worker.process.kill()
+            worker.process.join()
         self._workers.clear()
+        self._running = 0
 
     def __enter__(self) -> RankProcesses:
         return self
