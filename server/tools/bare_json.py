@@ -55,13 +55,7 @@ class BareJsonParser(JsonCallParser):
         self._state = {"arguments": self._arguments, "call": self._between, "text": self._words}[found]
         return True
 
-    def _arguments(self) -> bool:
-        if not self._step_arguments():
-            return False
-        self._state = self._object_close
-        return True
-
-    def _object_close(self) -> bool:
+    def _behind_arguments(self) -> bool:
         rest = self._buffer.lstrip()
         if not rest:
             return False
@@ -109,7 +103,7 @@ class BareJsonParser(JsonCallParser):
         return [call for call in calls if call is not None] if all(calls) else []
 
     def _end(self) -> None:
-        if self._state not in (self._arguments, self._object_close):
+        if self._state not in (self._arguments, self._behind_arguments):
             self._words()
 
 

@@ -103,10 +103,8 @@ class HarmonyParser(ToolCallParser):
             self._state = self._call
         return True
 
-    def _arguments(self) -> bool:
-        if not self._step_arguments():
-            return False
-        self._recipient, self._channel, self._state = None, "final", self._content
+    def _behind_arguments(self) -> bool:
+        self._channel, self._state = "final", self._content
         return True
 
     def _content(self) -> bool:

@@ -56,13 +56,7 @@ class HermesParser(JsonCallParser):
         self._state = {"arguments": self._arguments, "call": self._close, "text": self._start}[found]
         return True
 
-    def _arguments(self) -> bool:
-        if not self._step_arguments():
-            return False
-        self._state = self._object_close
-        return True
-
-    def _object_close(self) -> bool:
+    def _behind_arguments(self) -> bool:
         return self._expect("}", self._close)
 
     def _close(self) -> bool:

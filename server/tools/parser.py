@@ -156,14 +156,19 @@ class ToolCallParser(ABC):
         self._events.append(CallBegin(name))
         self._arguments_end = JsonEnd()
 
-    def _step_arguments(self) -> bool:
-        """Show a JSON object of arguments as it comes; whether it is complete."""
+    def _arguments(self) -> bool:
+        """A state: show a JSON object of arguments as it comes."""
         end = self._arguments_end.feed(self._buffer)
         self._events.append(CallArguments(self._take(len(self._buffer) if end < 0 else end)))
         if end < 0:
             return False
         self._events.append(CallEnd())
+        self._state = self._behind_arguments
         return True
+
+    @abstractmethod
+    def _behind_arguments(self) -> bool:
+        """The state behind such an object."""
 
     def _whole_call(self, name: str, arguments: str) -> None:
         self._events += [CallBegin(name), CallArguments(arguments), CallEnd()]

@@ -124,7 +124,7 @@ class PythonicParser(ToolCallParser):
             return False
         if self._num_arguments == 0 and rest.startswith("**{"):
             self._buffer = rest[2:]
-            self._state = self._object
+            self._state = self._arguments
             return True
         match = _KEY.match(rest)
         if match is None:
@@ -140,13 +140,7 @@ class PythonicParser(ToolCallParser):
         self._state = self._value
         return True
 
-    def _object(self) -> bool:
-        if not self._step_arguments():
-            return False
-        self._state = self._object_close
-        return True
-
-    def _object_close(self) -> bool:
+    def _behind_arguments(self) -> bool:
         return self._expect(")", self._between)
 
     def _value(self) -> bool:

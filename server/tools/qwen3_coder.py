@@ -97,7 +97,7 @@ class Qwen3CoderParser(ToolCallParser):
             self._begin_call(match[1])
             self._properties = {one.name: one for one in declared_properties(self.tools[match[1]])}
             self._num_parameters = 0
-            self._state = self._object if self._buffer[0] == "{" else self._parameters
+            self._state = self._arguments if self._buffer[0] == "{" else self._parameters
             return True
         opening = "<function="
         is_undecided = opening.startswith(rest) or (rest.startswith(opening) and ">" not in rest) or match is not None
@@ -107,13 +107,7 @@ class Qwen3CoderParser(ToolCallParser):
         self._state = self._start
         return True
 
-    def _object(self) -> bool:
-        if not self._step_arguments():
-            return False
-        self._state = self._function_close
-        return True
-
-    def _function_close(self) -> bool:
+    def _behind_arguments(self) -> bool:
         return self._expect(_FUNCTION_END, self._call_close)
 
     def _parameters(self) -> bool:

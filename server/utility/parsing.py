@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -27,6 +28,8 @@ from server.tools.registry import tool_parser
 from server.validation import List, RequestModel, validate_request
 
 router = APIRouter()
+
+Parser = TypeVar("Parser")
 
 
 class ParseToolCallsRequest(RequestModel):
@@ -66,12 +69,7 @@ async def parse_tool_calls(request: Request) -> Response:
     """Words and calls of a text; a call that is malformed, or of a tool that is not offered, is words."""
     context = context_of(request)
     body = validate_request(ParseToolCallsRequest, await read_json_object(request, context.config))
-    kind = context.formats.tool_parser
-    if body.tool_call_parser is not None:
-        try:
-            kind = tool_parser(body.tool_call_parser)
-        except ValueError as error:
-            raise _unknown(error, "tool_call_parser") from error
+    kind = _named(body.tool_call_parser, tool_parser, context.formats.tool_parser, "tool_call_parser")
     tools = read_tools(
         tools=body.tools,
         tool_choice=None,
@@ -98,12 +96,7 @@ async def separate_reasoning(request: Request) -> Response:
     """Thinking and answer of a text."""
     context = context_of(request)
     body = validate_request(SeparateReasoningRequest, await read_json_object(request, context.config))
-    form = context.formats.reasoning
-    if body.reasoning_parser is not None:
-        try:
-            form = reasoning_format(body.reasoning_parser)
-        except ValueError as error:
-            raise _unknown(error, "reasoning_parser") from error
+    form = _named(body.reasoning_parser, reasoning_format, context.formats.reasoning, "reasoning_parser")
     if form is None:
         return JsonResponse({"reasoning_text": "", "text": body.text})
     state = {True: ThinkingState.OPEN, False: ThinkingState.CLOSED, None: ThinkingState.UNSAID}[body.is_thinking]
@@ -112,6 +105,12 @@ async def separate_reasoning(request: Request) -> Response:
     return JsonResponse({"reasoning_text": answer.reasoning, "text": answer.content})
 
 
-def _unknown(error: ValueError, param: str) -> BadRequestError:
-    text = str(error)
-    return BadRequestError(f"{text[0].upper()}{text[1:]}.", param=param, code="invalid_value")
+def _named(name: str | None, find: Callable[[str], Parser], default: Parser, param: str) -> Parser:
+    """The parser of that name, or the served model's."""
+    if name is None:
+        return default
+    try:
+        return find(name)
+    except ValueError as error:
+        text = str(error)
+        raise BadRequestError(f"{text[0].upper()}{text[1:]}.", param=param, code="invalid_value") from error

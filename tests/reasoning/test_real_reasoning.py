@@ -16,7 +16,9 @@ import pytest
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
+    "{% if is_unsaid is defined %}"
+    "{% elif enable_thinking is not defined or enable_thinking %}<think>\n"
+    "{% else %}<think>\n\n</think>\n\n{% endif %}"
     "{% endif %}"
 )
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
@@ -123,6 +125,18 @@ def test_without_an_end_what_the_prompt_opened_is_thinking(http):
     assert whole["choices"][0]["message"]["content"] is None
     assert whole["choices"][0]["message"]["reasoning_content"]
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 5
+
+
+def test_thinking_that_the_model_itself_opened_is_counted(http):
+    options = {"chat_template_kwargs": {"is_unsaid": True}, "reasoning_effort": "none"}
+    whole = ask(http, **options, regex="<think>[a-z]{6} [a-z]{6}</think>(yes|no)")
+    message = whole["choices"][0]["message"]
+    assert len(message["reasoning_content"]) == 13
+    assert message["content"] in ("yes", "no")
+    usage = whole["usage"]
+    assert 6 < usage["completion_tokens_details"]["reasoning_tokens"] < usage["completion_tokens"]
+    whole = ask(http, **options, regex="(yes|no)")
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
 
 
 def test_thinking_may_stay_in_the_text_or_be_left_out(http):

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from scheduler.messages import ErrorInfo
+
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 WEATHER = {
@@ -269,6 +271,27 @@ def test_without_an_end_marker_the_prompt_decides(make_server, assets):
     message = server.post(CHAT, {"messages": MESSAGES}).json()["choices"][0]["message"]
     assert message["content"] == "Good morning!"
     assert "reasoning_content" not in message
+
+
+def test_no_special_token_is_shown_in_words_or_thinking(thinking_server):
+    end = thinking_server.context.tokenizer.control_ids["<|im_end|>"]
+    for text, options in (("Good morning!", {"reasoning_effort": "none"}), ("Hm.</think>Good morning!", {})):
+        ids = [*thinking_server.context.tokenizer.encode_plain(text), end]
+        thinking_server.behaviour.tokens_of = lambda request, choice, ids=ids: ids
+        body = {"messages": MESSAGES, "tools": [WEATHER], **options}
+        message = thinking_server.post(CHAT, body).json()["choices"][0]["message"]
+        assert message["content"] == "Good morning!"
+        assert message.get("reasoning_content") in (None, "Hm.")
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(thinking_server, body)]
+        assert "".join(delta.get("content") or "" for delta in deltas) == "Good morning!"
+
+
+def test_a_refused_tool_is_named(server):
+    server.behaviour.reject = ErrorInfo(
+        status=400, message="unknown type (at tools[1].function.parameters/a)", param="tools[1].function.parameters"
+    )
+    error = server.post(CHAT, {"messages": MESSAGES, "tools": [WEATHER, TIME]}).json()["error"]
+    assert error["message"] == "Tool 'get_time': unknown type (at tools[1].function.parameters/a)"
 
 
 def test_what_a_user_writes_about_thinking_opens_nothing(make_server, assets):

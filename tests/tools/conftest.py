@@ -18,13 +18,13 @@ import pytest
 class RealServer:
     """A ``scansion serve`` process."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, *more_flags: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         flags = ["--model", str(model), "--served-model-name", "m", "--port", str(self.port), "--num-threads", "1"]
-        flags += ["--dtype", "float32", "--kv-cache-tokens", "16384"]
+        flags += ["--dtype", "float32", "--kv-cache-tokens", "16384", *more_flags]
         command = [str(Path(sysconfig.get_path("scripts")) / "scansion"), "serve", *flags]
         environment = {
             key: value for key, value in os.environ.items() if key.lower() not in ("http_proxy", "all_proxy")

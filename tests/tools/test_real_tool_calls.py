@@ -160,11 +160,17 @@ def test_a_stop_string_does_not_cut_a_call_in_two(real_server):
     [({"properties": {"a": {"type": "strnig"}}}, "strnig"), ({"properties": {"a": {"$ref": "#/nowhere"}}}, "nowhere")],
 )
 def test_a_tool_whose_arguments_cannot_be_constrained_is_a_400(real_server, schema, word):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **schema}}}
-    answer = real_server.chat({"model": "m", "messages": ASK, "tools": [tool], "tool_choice": "required"})
+    tools = [
+        {"type": "function", "function": {"name": "fine", "parameters": {"type": "object"}}},
+        {"type": "function", "function": {"name": "broken", "parameters": {"type": "object", **schema}}},
+    ]
+    answer = real_server.chat({"model": "m", "messages": ASK, "tools": tools, "tool_choice": "required"})
     assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "tools"
-    assert word in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert error["param"] == "tools[1].function.parameters"
+    assert error["message"].startswith("Tool 'broken': ")
+    assert "(at tools[1].function.parameters/properties/a/" in error["message"]
+    assert word in error["message"]
 
 
 @pytest.mark.parametrize("syntax", ["regex", "lark"])

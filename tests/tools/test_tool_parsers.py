@@ -123,6 +123,20 @@ def test_a_constrained_call_streams_its_name_first_and_then_its_arguments_as_the
     assert len(fragments) > len(shown) / 4
 
 
+@pytest.mark.parametrize(("name", "text", "content", "calls"), RECORDED_CASES)
+def test_a_text_cut_off_anywhere_loses_nothing_that_was_said(name, text, content, calls):
+    whole = parsed(make(name, is_constrained=True), [text])
+    for size in range(len(text)):
+        answer = parsed(make(name, is_constrained=True), [text[:size]])
+        assert [call.name for call in answer.calls] == [call.name for call in whole.calls[: len(answer.calls)]]
+        for call, finished in zip(answer.calls, whole.calls, strict=False):
+            # What was held as the beginning of an end tag is shown.
+            num_held = len("\\n</parameter>") if name == "qwen3_coder" else 0
+            assert finished.arguments.startswith(call.arguments[: max(0, len(call.arguments) - num_held)])
+        if not answer.calls and name != "harmony":
+            assert answer.content == text[:size].removeprefix("<|python_tag|>")
+
+
 LONG = "a long text, " * 8
 
 
