@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 LONGEST_RUN = 256
 """Bytes; more than any draft holds. A pattern may force a million."""
 
 ByteTransitions = Mapping[int, Mapping[int, int]]
 """Next state by state and byte."""
+
+_decoder = msgspec.msgpack.Decoder(tuple[dict[int, dict[int, int]], list[int]])
 
 
 class JumpForwardMap:
@@ -29,6 +33,16 @@ class JumpForwardMap:
         self._transitions = transitions
         self._final_states = frozenset(final_states)
         self._runs: dict[int, tuple[bytes, int]] = {}
+
+    def pack(self) -> bytes:
+        """The automaton in msgpack, for :meth:`unpack`; runs are found again as they are asked for."""
+        return msgspec.msgpack.encode((self._transitions, sorted(self._final_states)))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> JumpForwardMap:
+        """Undo :meth:`pack`. Raises :class:`msgspec.DecodeError`."""
+        transitions, final_states = _decoder.decode(data)
+        return cls(transitions, final_states)
 
     def forced(self, state: int) -> bytes:
         """The bytes that every text through ``state`` has next; empty where there is a choice or the text may end."""

@@ -35,6 +35,17 @@ _END_PATTERN = r"\x00"
 _STATES_KEPT = 512
 
 
+class _Payload(msgspec.Struct, frozen=True):
+    """What crosses between processes and is kept on disk."""
+
+    index: bytes
+    jump_forward: bytes
+    initial_byte_state: int
+
+
+_decode_payload = msgspec.msgpack.Decoder(_Payload).decode
+
+
 @dataclass(frozen=True)
 class _State:
     """What a state of the token index allows. words: [ceil(V / 32)] int32, read-only"""
@@ -47,23 +58,26 @@ class _State:
 class OutlinesGrammar:
     """The automata of one expression, shared by every state in it.
 
-    ``index`` moves by tokens and ``bytes_index`` by bytes: outlines-core builds both from the same expression.
+    Parameters
+    ----------
+    index
+        Moves by tokens.
+    jump_forward, initial_byte_state
+        The automaton that moves by bytes, of the same expression.
+    vocab_size
+        Width of the masks.
     """
 
-    def __init__(self, index: outlines_core.Index, bytes_index: outlines_core.Index, vocab_size: int) -> None:
+    def __init__(
+        self, index: outlines_core.Index, jump_forward: JumpForwardMap, initial_byte_state: int, vocab_size: int
+    ) -> None:
         self.index = index
-        self.bytes_index = bytes_index
+        self.jump_forward = jump_forward
         self.initial_state: int = index.get_initial_state()
-        self.initial_byte_state: int = bytes_index.get_initial_state()
+        self.initial_byte_state = initial_byte_state
         self._final_states = frozenset(index.get_final_states())
         self._vocab_size = vocab_size
         self._states: LRUCache[int, _State] = LRUCache(maxsize=_STATES_KEPT)
-        edges: dict[int, dict[int, int]] = bytes_index.get_transitions()
-        byte_finals = set(bytes_index.get_final_states())
-        self.jump_forward = JumpForwardMap(
-            {state: {b: t for b, t in out.items() if b not in (_END[0], 256)} for state, out in edges.items()},
-            [state for state, out in edges.items() if out.get(_END[0]) in byte_finals],
-        )
 
     def state(self, number: int) -> _State:
         state = self._states.get(number)
@@ -76,7 +90,9 @@ class OutlinesGrammar:
 
     @cached_property
     def payload(self) -> bytes:
-        return msgspec.msgpack.encode([self.index.__reduce__()[1][0], self.bytes_index.__reduce__()[1][0]])
+        return msgspec.msgpack.encode(
+            _Payload(self.index.__reduce__()[1][0], self.jump_forward.pack(), self.initial_byte_state)
+        )
 
 
 class OutlinesObject(BaseGrammarObject):
@@ -161,7 +177,7 @@ class OutlinesBackend(BaseGrammarBackend):
             bytes_index = outlines_core.Index(pattern, self.byte_vocabulary)
         except ValueError as error:
             raise InvalidGrammarError(f"invalid regular expression: {error}") from error
-        return self._object(index, bytes_index)
+        return self._object(index, _jump_forward_map(bytes_index), bytes_index.get_initial_state())
 
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
         raise refuse(self.name, "EBNF grammars")
@@ -176,13 +192,25 @@ class OutlinesBackend(BaseGrammarBackend):
 
     def deserialize(self, payload: bytes) -> BaseGrammarObject:
         try:
-            index, bytes_index = msgspec.msgpack.decode(payload, type=tuple[bytes, bytes])
-            return self._object(outlines_core.Index.from_binary(index), outlines_core.Index.from_binary(bytes_index))
+            packed = _decode_payload(payload)
+            index = outlines_core.Index.from_binary(packed.index)
+            return self._object(index, JumpForwardMap.unpack(packed.jump_forward), packed.initial_byte_state)
         except (ValueError, msgspec.DecodeError) as error:
             raise GrammarError(f"a compiled grammar cannot be read back: {error}") from error
 
-    def _object(self, index: Any, bytes_index: Any) -> BaseGrammarObject:
-        return OutlinesObject(self.environment, OutlinesGrammar(index, bytes_index, self.environment.vocab_size))
+    def _object(self, index: Any, jump_forward: JumpForwardMap, initial_byte_state: int) -> BaseGrammarObject:
+        grammar = OutlinesGrammar(index, jump_forward, initial_byte_state, self.environment.vocab_size)
+        return OutlinesObject(self.environment, grammar)
+
+
+def _jump_forward_map(bytes_index: Any) -> JumpForwardMap:
+    """Of an index over 256 one-byte tokens, whose states the end byte and outlines-core's own end token leave."""
+    edges: dict[int, dict[int, int]] = bytes_index.get_transitions()
+    finals = set(bytes_index.get_final_states())
+    return JumpForwardMap(
+        {state: {b: t for b, t in out.items() if b not in (_END[0], 256)} for state, out in edges.items()},
+        [state for state, out in edges.items() if out.get(_END[0]) in finals],
+    )
 
 
 register_grammar_backend(OutlinesBackend.name, OutlinesBackend)

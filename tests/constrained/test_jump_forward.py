@@ -5,10 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constrained.jump_forward import JumpForwardMap
+from constrained.auto import AutoGrammarBackend
+from constrained.environment import GrammarEnvironment
+from constrained.errors import GrammarError
+from constrained.jump_forward import LONGEST_RUN, JumpForwardMap
 
 
 def test_a_run_ends_at_a_choice_and_at_a_final_state() -> None:
@@ -45,6 +50,17 @@ def test_a_final_state_on_a_circle_is_not_jumped_over() -> None:
     assert forward.jump_forward(1) == (b"b", 0)
 
 
+def test_a_long_run_is_cut_and_goes_on_from_there() -> None:
+    length = 3 * LONGEST_RUN + 5
+    forward = JumpForwardMap({state: {97: state + 1} for state in range(length)}, [length])
+    state, total = 0, b""
+    for _ in range(4):
+        data, state = forward.jump_forward(state)
+        assert len(data) <= LONGEST_RUN
+        total += data
+    assert (total, state) == (b"a" * length, length)
+
+
 def test_advancing_follows_bytes_and_tells_what_does_not_fit() -> None:
     forward = JumpForwardMap({0: {0xC3: 1}, 1: {0xA9: 2, 0xA8: 3}, 2: {}, 3: {}}, [2, 3])
     assert forward.forced(0) == b"\xc3"
@@ -69,3 +85,26 @@ def test_what_is_forced_is_the_longest_common_continuation(words: list[str]) -> 
         )
         assert forward.forced(number[prefix]) == common.encode(), (prefix, words)
         assert re.fullmatch("[ab]*", common)
+
+
+def test_a_packed_map_forces_the_same() -> None:
+    edges = {0: {97: 1}, 1: {98: 2}, 2: {99: 3, 100: 4}, 3: {101: 5}, 4: {}, 5: {102: 6}, 6: {}}
+    forward = JumpForwardMap(edges, [4, 5, 6])
+    again = JumpForwardMap.unpack(forward.pack())
+    assert again.valid_states() == [0, 1, 3]
+    assert [again.jump_forward(state) for state in edges] == [forward.jump_forward(state) for state in edges]
+    with pytest.raises(msgspec.DecodeError):
+        JumpForwardMap.unpack(forward.pack()[:-2])
+
+
+def test_a_compiled_expression_brings_its_map_along(environment: GrammarEnvironment) -> None:
+    worker = AutoGrammarBackend(environment).backend("outlines")
+    compiled = worker.dispatch_regex("(ab|x)cdé[0-9]")
+    reader = AutoGrammarBackend(environment).backend("outlines")
+    grammar = reader.deserialize(worker.serialize(compiled)).copy()
+    assert "byte_vocabulary" not in vars(reader), "no automaton is built again"
+    grammar.accept_token(ord("x"))
+    assert grammar.forced_bytes() == "cdé".encode()
+    for damaged in (b"", b"garbage", worker.serialize(compiled)[:-40]):
+        with pytest.raises(GrammarError, match="cannot be read back"):
+            reader.deserialize(damaged)
