@@ -237,6 +237,9 @@ class ServeSettings(BaseSettings):
         metavar="SECONDS",
         gt=0,
     )
+    check_plans: bool = _ranks(
+        RankConfig.checks_plans, "Compare each step's plan between ranks before it runs, to debug them."
+    )
 
     grammar_backend: str = _grammar(
         GrammarConfig.backend,

@@ -111,6 +111,7 @@ def _rank_config(
         prefix=place.store_prefix,
         timeout=settings.scheduler_timeout,
         start_timeout=settings.start_timeout,
+        checks_plans=settings.check_plans,
     )
 
 

@@ -61,6 +61,11 @@ def test_the_ranks_of_each_group_meet_at_their_own_port() -> None:
     assert [rank.listener is not None for rank in ranks] == [True, False, True, False]
 
 
+@pytest.mark.parametrize("check", [False, True])
+def test_plans_are_checked_on_every_rank_or_on_none(check: bool) -> None:
+    assert [rank and rank.checks_plans for _, _, rank in ranks_of(tp=2, check_plans=check)] == [check, check]
+
+
 def test_ranks_on_cpus_share_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(specs, "choose_num_threads", lambda _: 9)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -111,7 +111,8 @@ def derived(values: ServeSettings) -> tuple[Any, ...]:
 
 # Used by the launcher itself, not handed to a process.
 _LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers", "draft_model"}
-_LAUNCHER |= {"tp", "dp", "nnodes", "node_rank", "dist_init_addr", "start_timeout"}  # see test_placement.py
+# What becomes of these is in test_placement.py.
+_LAUNCHER |= {"tp", "dp", "nnodes", "node_rank", "dist_init_addr", "start_timeout", "check_plans"}
 
 
 @pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)
