@@ -47,7 +47,7 @@ class LostRankError(RankError):
 
 
 class MemoryRanks:
-    """One rank's end. ``calls`` counts its collectives by name, ``num_bytes`` what each took."""
+    """One rank's end. ``calls`` counts its collectives by name."""
 
     def __init__(self, group: MemoryGroup, rank: int) -> None:
         self.rank = rank
