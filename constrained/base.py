@@ -123,6 +123,11 @@ class BaseGrammarBackend(ABC):
         if self.service is not None:
             self.service.reset()
 
+    def note_step(self) -> None:
+        """A decode step was made while a request waits for its grammar: slow compiles leave it more of the machine."""
+        if self.service is not None:
+            self.service.note_step()
+
     def shutdown(self) -> None:
         """End the compile workers."""
         if self.service is not None:

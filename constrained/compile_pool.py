@@ -2,7 +2,8 @@
 
 One thread owns everything here; others only put jobs into its inbox. A job that uses more CPU than an ordinary grammar
 needs falls to the kernel's idle class and no longer counts as one of the warm workers, so that the next job finds a
-fresh one; a job whose future is cancelled, or that passes its deadline, ends with its process.
+fresh one; while answers are written it also runs a quarter of the time only. A job whose future is cancelled, or that
+passes its deadline, ends with its process.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from constrained.zygote_client import ZygoteClient, ZygoteGoneError
 logger = logging.getLogger(__name__)
 
 _MAX_FAILED_STARTS = 3
+_DECODING_SECONDS = 0.2
+"""How long after a step answers count as being written."""
 
 
 class CompilePool:
@@ -56,6 +59,7 @@ class CompilePool:
         self._next_key = 0
         self._zygote = ZygoteClient(environment)
         self._is_closing = False
+        self._last_step = -_DECODING_SECONDS
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -72,6 +76,10 @@ class CompilePool:
         future.add_done_callback(self._wake_if_cancelled)
         self._wake()
         return future
+
+    def note_step(self) -> None:
+        """A decode step was made while a grammar is waited for. Called by the loop; cheap."""
+        self._last_step = time.monotonic()
 
     def worker_pids(self) -> list[int]:
         """Ids of the live compile processes."""
@@ -176,7 +184,7 @@ class CompilePool:
         busy = [w for w in self._workers.values() if w.job is not None and not w.is_doomed]
         if self._zygote.control is None:
             return max(0.0, self._zygote.next_start - now)
-        times = [w.deadline for w in busy] + [w.next_cpu_check for w in busy if not w.is_demoted]
+        times = [w.deadline for w in busy] + [w.next_turn if w.is_demoted else w.next_cpu_check for w in busy]
         if self._waiting:
             ripe = [worker.started + self._config.displace_after_seconds for worker in self._slow_workers()]
             times += [moment for moment in ripe if moment > now]  # what is ripe waits for places that are coming
@@ -195,6 +203,8 @@ class CompilePool:
                 self._kill(worker, timed_out(self._config.timeout))
             elif not worker.is_demoted and now >= worker.next_cpu_check:
                 worker.check_cpu(now, self._config.normal_priority_seconds)
+            elif worker.takes_turns(now, now - self._last_step < _DECODING_SECONDS):
+                self._zygote.pause(worker.pid, worker.is_paused)
 
     def _send(self, worker: CompileProcess) -> None:
         is_something_left = worker.send()

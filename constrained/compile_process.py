@@ -14,6 +14,8 @@ from constrained.errors import GrammarError, GrammarTooLargeError
 from constrained.spec import GrammarSpec
 
 _MAX_REPLY_BYTES = 1 << 30
+_UNDISTURBED_SECONDS = 1.0
+_TURN_SECONDS = 0.1
 
 
 @dataclass(eq=False)
@@ -52,6 +54,9 @@ class CompileProcess:
     next_cpu_check: float = 0.0
     is_demoted: bool = False
     """In the kernel's idle class, from which nothing brings it back."""
+    is_paused: bool = False
+    next_turn: float = 0.0
+    """When a slow compile stops or goes on, while answers are written."""
     is_doomed: bool = False
     """Killed, or to be killed as soon as its id is known."""
     exit: Exited | None = None
@@ -132,7 +137,16 @@ class CompileProcess:
             self.next_cpu_check = now + max(left, 0.001)
             return
         self.is_demoted = True
+        self.next_turn = self.started + _UNDISTURBED_SECONDS
         _to_idle_class(self.pid)
+
+    def takes_turns(self, now: float, is_decoding: bool) -> bool:
+        """Whether a slow compile stops or goes on now: while answers are written it runs a quarter of the time."""
+        if not self.is_slow or now < self.next_turn:
+            return False
+        was_paused, self.is_paused = self.is_paused, is_decoding and not self.is_paused
+        self.next_turn = now + (3 * _TURN_SECONDS if self.is_paused else _TURN_SECONDS)
+        return was_paused is not self.is_paused
 
 
 def _cpu_seconds(pid: int | None) -> float:

@@ -53,6 +53,12 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    pid: int
+    is_paused: bool
+    """Whether to stop it or to let it go on."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -69,7 +75,7 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     """Most memory that it held beyond what it was forked with."""
 
 
-ToZygote = Fork | Kill
+ToZygote = Fork | Kill | Pause
 FromZygote = Ready | Forked | Exited
 MAX_CONTROL_BYTES = 4096
 

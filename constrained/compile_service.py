@@ -37,6 +37,8 @@ class Compiler(Protocol):
 
     def submit(self, spec: GrammarSpec) -> Future[CompileResult]: ...
 
+    def note_step(self) -> None: ...
+
     def shutdown(self) -> None: ...
 
 
@@ -143,6 +145,10 @@ class CompileService:
         if num_bytes > limit:
             return InvalidGrammarError(f"the constraint is longer than {limit} bytes; make it shorter")
         return None
+
+    def note_step(self) -> None:
+        """A decode step was made while a request waits for its grammar."""
+        self._compiler.note_step()
 
     def set_cache(self, spec: GrammarSpec, grammar: BaseGrammarObject) -> None:
         with self._lock:

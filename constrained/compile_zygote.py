@@ -23,6 +23,7 @@ from constrained.compile_protocol import (
     Forked,
     FromZygote,
     Kill,
+    Pause,
     Ready,
     decode_environment,
     decode_to_zygote,
@@ -90,6 +91,9 @@ class _Zygote:
                 # Only this process reaps its children, so the id cannot have passed to another process.
                 if pid in self.pids:
                     os.kill(pid, signal.SIGKILL)
+            case Pause(pid=pid, is_paused=is_paused):
+                if pid in self.pids:
+                    os.kill(pid, signal.SIGSTOP if is_paused else signal.SIGCONT)
         return True
 
     def _say(self, message: FromZygote) -> None:

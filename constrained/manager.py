@@ -161,14 +161,14 @@ class GrammarManager(Generic[RequestT]):
         verdicts = agree([self._verdict(waiting, now) for waiting in self._queue], self._all_gather)
         leaving, staying = [], []
         for waiting, verdict in zip(self._queue, verdicts, strict=True):
-            if verdict is Verdict.PENDING:
+            if verdict == Verdict.PENDING:
                 staying.append(waiting)
                 continue
-            if verdict is Verdict.READY:
+            if verdict == Verdict.READY:
                 self._settle(waiting.request, self._outcome(waiting))
                 self._note_queue_time(waiting, now)
             else:
-                self._fail(waiting, is_late=verdict is Verdict.LATE)
+                self._fail(waiting, is_late=verdict == Verdict.LATE)
             leaving.append(waiting.request)
         self._queue = staying
         self._set_deadline()
@@ -241,8 +241,8 @@ class GrammarManager(Generic[RequestT]):
         elif request.grammar_error is None:
             request.grammar_error = GrammarServiceUnavailableError("another rank could not make this grammar")
 
-    def _verdict(self, waiting: _Waiting[RequestT], now: float) -> Verdict:
-        verdict = Verdict.PENDING
+    def _verdict(self, waiting: _Waiting[RequestT], now: float) -> int:
+        verdict: int = Verdict.PENDING
         if waiting.future.done():
             verdict = Verdict.FAILED if self._has_failed(waiting) else Verdict.READY
         return verdict | Verdict.LATE if self._is_timekeeper and now >= waiting.deadline else verdict

@@ -14,6 +14,7 @@ from constrained.compile_protocol import (
     Fork,
     FromZygote,
     Kill,
+    Pause,
     Ready,
     decode_from_zygote,
     encode_control,
@@ -79,6 +80,10 @@ class ZygoteClient:
         """Order a worker's end."""
         self._order(Kill(pid), [])
 
+    def pause(self, pid: int, is_paused: bool) -> None:
+        """Order a worker to stop, or to go on."""
+        self._order(Pause(pid, is_paused), [])
+
     def receive(self) -> FromZygote | None:
         """What the zygote has said; ``None`` if nothing. Raises :class:`ZygoteGoneError`."""
         if self._control is None:
@@ -115,7 +120,7 @@ class ZygoteClient:
             self.next_start = time.monotonic() + min(_MAX_START_DELAY, 0.5 * 2**self.num_failed_starts)
         self.is_ready = False
 
-    def _order(self, order: Fork | Kill, fds: list[int]) -> None:
+    def _order(self, order: Fork | Kill | Pause, fds: list[int]) -> None:
         if self._control is None:
             raise ZygoteGoneError
         try:

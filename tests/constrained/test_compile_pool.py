@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from constrained.auto import AutoGrammarBackend
 from constrained.compile_pool import CompilePool
+from constrained.compile_process import CompileProcess, Job
 from constrained.compile_protocol import Ready
 from constrained.compile_zygote import _Zygote
 from constrained.environment import GrammarEnvironment
@@ -187,6 +189,45 @@ def test_a_compile_that_takes_its_time_falls_to_the_idle_class(pool: CompilePool
     wait_until(lambda: any(idle(pid) for pid in pool.worker_pids()), 1.5)
     assert any(not idle(pid) for pid in pool.worker_pids())
     future.cancel()
+
+
+def test_a_slow_compile_runs_a_quarter_of_the_time_while_answers_are_written() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = CompileProcess(0, ours, pid=1, job=Job(regex("x"), Future()), is_demoted=True)
+        paused_steps = 0
+        for step in range(4000):
+            worker.takes_turns(step * 0.01, is_decoding=True)
+            paused_steps += worker.is_paused
+        assert 0.7 < paused_steps / 4000 < 0.8
+        for step in range(4000, 4100):
+            worker.takes_turns(step * 0.01, is_decoding=False)
+        assert not worker.is_paused
+        assert not any(worker.takes_turns(50 + step * 0.01, is_decoding=False) for step in range(100))
+
+
+def test_a_slow_compile_stops_for_answers_and_goes_on_after_them(small_pool: CompilePool) -> None:
+    future = small_pool.submit(regex("turns", "endless"))
+
+    def num_stopped() -> int:
+        states = [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in small_pool.worker_pids()
+        ]
+        return states.count("T")
+
+    def stops_while_decoding() -> bool:
+        small_pool.note_step()
+        return num_stopped() == 1
+
+    wait_until(stops_while_decoding, 10)
+    assert_serves(small_pool)
+    wait_until(lambda: num_stopped() == 0, 2)
+    time.sleep(0.5)
+    assert num_stopped() == 0
+    small_pool.note_step()
+    wait_until(stops_while_decoding, 2)
+    future.cancel()
+    wait_until(lambda: num_stopped() == 0, 2)  # it has ended, stopped as it was
 
 
 def test_cancelling_kills_the_compile(pool: CompilePool, metrics: GrammarMetrics) -> None:

@@ -44,6 +44,9 @@ class FakeCompiler:
             return
         future.set_result(CompileResult("llguidance", engine.serialize(compiled), compiled.size_bytes, 0.001))
 
+    def note_step(self) -> None:
+        pass
+
     def shutdown(self) -> None:
         pass
 

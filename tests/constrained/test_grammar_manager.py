@@ -53,6 +53,9 @@ class FakeCompiler:
     def fail(self, index: int = -1, error: Exception | None = None) -> None:
         self.futures[index][1].set_exception(error or InvalidGrammarError("refused", pointer="/properties/a"))
 
+    def note_step(self) -> None:
+        pass
+
     def shutdown(self) -> None:
         pass
 
