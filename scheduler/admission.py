@@ -56,12 +56,19 @@ def queue_is_full(max_queued_requests: int) -> ErrorInfo:
 def grammar_failed(message: GenerateRequest, error: GrammarError) -> ErrorInfo:
     """The client's fault names the client's field; the server's fault does not."""
     if error.status < 500:
-        code = error.code or (INVALID_CODES[message.grammar.kind] if message.grammar is not None else None)
+        code = error.code or _code_of_kind(message)
         # A pointer may begin with the field that one part of a composed constraint came from.
         origin = (error.pointer or "").partition("/")[0]
         return _invalid(str(error), error.field or origin or message.grammar_field, code)
     text = f"The grammar could not be compiled: {error}."
     return ErrorInfo(status=error.status, type="server_error", code=error.code, message=text)
+
+
+def _code_of_kind(message: GenerateRequest) -> str | None:
+    if message.grammar is None:
+        return None
+    # The structural tag around the calls of tools is the server's; what a client wrote is the tools' schemas.
+    return INVALID_CODES["json_schema" if message.grammar_field.startswith("tools") else message.grammar.kind]
 
 
 def _check_prompt(message: GenerateRequest, limits: ServingLimits) -> ErrorInfo | None:

@@ -264,6 +264,17 @@ def test_a_grammar_that_fails_rejects_its_request_alone() -> None:
     harness.check_nothing_leaked()
 
 
+def test_a_refused_schema_of_a_tool_is_a_schema_to_its_client() -> None:
+    manager = FakeGrammarManager()
+    harness = Harness(0, grammar_manager=manager)
+    tag = GrammarSpec(kind="structural_tag", value="{}")
+    harness.submit("bad", [1], grammar=tag, grammar_field="tools")
+    harness.step(3)
+    manager.finish(error=InvalidGrammarError("unknown type 'strnig'"))
+    harness.run()
+    assert harness.rejection("bad").code == "invalid_schema"
+
+
 def test_a_compile_service_that_is_down_is_the_servers_fault() -> None:
     manager = FakeGrammarManager()
     harness = Harness(0, grammar_manager=manager)
