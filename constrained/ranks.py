@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntFlag
+from typing import Final
 
 import torch
 
@@ -11,17 +11,17 @@ AllGather = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 """Every rank's tensor, in rank order, given this rank's. [N] int8 each"""
 
 
-class Verdict(IntFlag):
-    """What a rank says of one request's grammar."""
+class Verdict:
+    """What a rank says of one request's grammar, in bits."""
 
-    PENDING = 0
-    READY = 1
-    FAILED = 2
-    LATE = 4
+    PENDING: Final = 0
+    READY: Final = 1
+    FAILED: Final = 2
+    LATE: Final = 4
     """Its deadline has passed; only the rank that keeps the time says so."""
 
 
-def agree(mine: Sequence[Verdict], all_gather: AllGather | None) -> list[Verdict]:
+def agree(mine: Sequence[int], all_gather: AllGather | None) -> list[int]:
     """Ready where every rank is ready, failed where any rank failed; late where rank 0's deadline passes before either.
 
     A rank must not run a request whose grammar another does not have yet, and must not keep one that another gave up:
@@ -31,17 +31,17 @@ def agree(mine: Sequence[Verdict], all_gather: AllGather | None) -> list[Verdict
     Parameters
     ----------
     mine
-        This rank's verdicts by queue position; every rank has the same queue.
+        This rank's verdicts by queue position; every rank has the same queue. The answer has one bit set, or none.
     all_gather
         ``None`` with a single rank.
     """
     everyone: list[Sequence[int]] = [mine]
     if all_gather is not None:
         everyone = [part.tolist() for part in all_gather(torch.tensor(mine, dtype=torch.int8))]
-    return [_common([Verdict(verdict) for verdict in verdicts]) for verdicts in zip(*everyone, strict=True)]
+    return [_common(verdicts) for verdicts in zip(*everyone, strict=True)]
 
 
-def _common(verdicts: Sequence[Verdict]) -> Verdict:
+def _common(verdicts: Sequence[int]) -> int:
     first = verdicts[0]
     if all(verdict & Verdict.READY for verdict in verdicts):
         return Verdict.READY
