@@ -32,6 +32,9 @@ _PARAMETER_END = "</parameter>"
 _FUNCTION_END = "</function>"
 _FUNCTION = re.compile(r"<function=([^>\s]+)>\s*")
 _PARAMETER = re.compile(r"<parameter=([^>]+)>\n?")
+_JSON_PIECE = re.compile(rf'\\.|"|{_PARAMETER_END}', re.DOTALL)
+_TEXT: Format = {**ANY_TEXT, "excludes": [_PARAMETER_END]}
+"""A text in which the end tag is the end."""
 
 
 class Qwen3CoderParser(ToolCallParser):
@@ -44,6 +47,7 @@ class Qwen3CoderParser(ToolCallParser):
         """Whether values that are no plain text can be nothing but JSON."""
         self._to_json: Callable[[str], str] = escaped
         self._quote = ""
+        self._is_in_string = False
         self._num_parameters = 0
         self._num_seen = 0
 
@@ -78,16 +82,22 @@ class Qwen3CoderParser(ToolCallParser):
         self._num_seen = len(self._buffer)
         if position < 0:
             return False
-        reader = Qwen3CoderParser(self.tools, is_constrained=True)
-        reader._is_json_certain = False
-        events = reader.add(self._buffer[: position + len(CLOSE)])
-        if reader._state == reader._start and not reader._buffer and _is_call(events):
-            self._take(position + len(CLOSE))
+        call = self._buffer[: position + len(CLOSE)]
+        events = self._read_whole(call, is_json_certain=True) or self._read_whole(call, is_json_certain=False)
+        if events:
+            self._take(len(call))
             self._events += events
         else:
             self._text(self._take(len(OPEN)))
         self._state = self._start
         return True
+
+    def _read_whole(self, call: str, *, is_json_certain: bool) -> list[Event]:
+        """The events of a complete call; empty where it is none, or its arguments are no JSON."""
+        reader = Qwen3CoderParser(self.tools, is_constrained=True)
+        reader._is_json_certain = is_json_certain
+        events = reader.add(call)
+        return events if reader._state == reader._start and not reader._buffer and _is_call(events) else []
 
     def _open(self) -> bool:
         rest = self._buffer[len(OPEN) :].lstrip()
@@ -131,7 +141,8 @@ class Qwen3CoderParser(ToolCallParser):
         opening = ("{" if self._num_parameters == 0 else ", ") + dump(name) + ": "
         self._num_parameters += 1
         one = self._properties.get(name)
-        if one is None or one.is_plain_text:
+        self._num_seen, self._is_in_string = 0, False
+        if one is None or _is_text(one):
             self._to_json, self._quote = escaped, '"'
         else:
             # Under a grammar it is JSON already.
@@ -140,11 +151,13 @@ class Qwen3CoderParser(ToolCallParser):
         self._state = self._value
 
     def _value(self) -> bool:
-        position = self._buffer.find(_PARAMETER_END)
+        position = self._value_end()
         if position < 0:
             if self._to_json is not _as_json:
                 held = held_length(self._buffer, "\n" + _PARAMETER_END) or held_length(self._buffer, _PARAMETER_END)
-                self._show(self._take(len(self._buffer) - held))
+                size = len(self._buffer) - (held or self._buffer.endswith("\\"))
+                self._show(self._take(size))
+                self._num_seen = max(0, self._num_seen - size)
             return False
         self._show(self._take(position).removesuffix("\n"))
         if self._quote:
@@ -152,6 +165,18 @@ class Qwen3CoderParser(ToolCallParser):
         self._take(len(_PARAMETER_END))
         self._state = self._parameters
         return True
+
+    def _value_end(self) -> int:
+        """Where the end tag stands, or -1; inside a string of JSON it is part of the string."""
+        if self._to_json is not str:
+            return self._buffer.find(_PARAMETER_END)
+        for match in _JSON_PIECE.finditer(self._buffer, self._num_seen):
+            if match[0] == '"':
+                self._is_in_string = not self._is_in_string
+            elif match[0] == _PARAMETER_END and not self._is_in_string:
+                return match.start()
+            self._num_seen = match.end()
+        return -1
 
     def _show(self, text: str) -> None:
         shown = self._to_json(text)
@@ -170,10 +195,15 @@ class Qwen3CoderParser(ToolCallParser):
 
 def _parameter_format(one: Property, origin: str) -> Format:
     content = one.json_format(origin)
-    if one.is_plain_text:
-        content = either([constant(choice) for choice in one.choices] or [ANY_TEXT])
+    if _is_text(one):
+        content = either([constant(choice) for choice in one.choices] or [_TEXT])
     parameter = tag(f"<parameter={one.name}>\n", content, f"\n{_PARAMETER_END}\n")
     return parameter if one.is_required else optional(parameter)
+
+
+def _is_text(one: Property) -> bool:
+    """Whether the value stands as it is."""
+    return one.is_plain_text and not any(_PARAMETER_END in choice for choice in one.choices)
 
 
 def _as_json(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from constrained.errors import InvalidGrammarError, TokenRejectedError
 from constrained.schema import SchemaError, prepare
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
+from constrained.walk import legal_token_ids
 from constrained.xgrammar_backend import XGrammarBackend
 from server.errors import BadRequestError
 from server.tools.constraint import tool_constraint
@@ -408,3 +410,60 @@ def test_without_its_special_tokens_harmony_is_refused_where_a_call_is_demanded(
     assert (constraint.spec, constraint.has_free_text) == (None, True)
     with pytest.raises(BadRequestError, match="special token"):
         tool_constraint(offered(function("f"), choice="required"), HarmonyParser, **options)
+
+
+TOWARDS_THE_END = {*b'"}])', SPECIAL["<|end|>"]}
+
+
+def written_under(grammar: BaseGrammarObject, choose: random.Random) -> str | None:
+    """A random text that the grammar allows, drawn towards its end; ``None`` where it became too long."""
+    state = grammar.copy()
+    token_ids: list[int] = []
+    for _ in range(1500):
+        if state.is_terminated() or (state.is_accepting() and choose.random() < 0.5):
+            break
+        legal = [i for i in legal_token_ids(state).tolist() if i < 128 or i in SPECIAL.values()]
+        closing = [i for i in legal if i in TOWARDS_THE_END and token_ids[-1:] != [i]]
+        following = [choose.choice(closing if closing and choose.random() < 0.5 else legal)]
+        if choose.random() < 0.1 and takes_next(state, b"\n</parameter>\n"):
+            following = list(b"\n</parameter>\n")
+        for token_id in following:
+            state.accept_token(token_id)
+        token_ids += following
+    if not state.is_accepting():
+        return None
+    return b"".join(ENVIRONMENT.vocabulary.token_bytes[i] for i in token_ids).decode()
+
+
+def takes_next(state: BaseGrammarObject, text: bytes) -> bool:
+    accepted = 0
+    try:
+        for byte in text:
+            state.accept_token(byte)
+            accepted += 1
+    except TokenRejectedError:
+        return False
+    finally:
+        state.rollback(accepted)
+    return True
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_whatever_a_grammar_writes_is_read_as_calls_that_fit_their_schemas(name):
+    schemas = {f"t{i}": schema for i, (keyword, schema, _, _) in enumerate(TOGETHER) if keyword != "self"}
+    schemas |= {"plan": PLAN, "lamp": {"type": "object", "properties": {}, "additionalProperties": False}}
+    grammar = compiled(spec_of(offered(*(function(*tool) for tool in schemas.items()), choice="required"), name))
+    choose = random.Random(name)
+    texts = [text for _ in range(12) if (text := written_under(grammar, choose)) is not None]
+    assert len(texts) > 3
+    for text in texts:
+        answers = []
+        for pieces in ([text], list(text)):
+            parser = tool_parser(name)(schemas, is_constrained=True)
+            events = [event for piece in pieces for event in parser.add(piece)]
+            answers.append(collect([*events, *parser.finish()]))
+        assert answers[0] == answers[1]
+        assert answers[0].content.strip() == ""
+        assert answers[0].is_complete, text
+        for call in answers[0].calls:
+            jsonschema.validate(json.loads(call.arguments), schemas[call.name])

@@ -56,6 +56,12 @@ QWEN3_CODER: list[tuple[str, str, Calls]] = [
         [("get_weather", {"city": 'San Juan, "PR"', "days": 2, "tags": ["a", "b"]})],
     ),
     (
+        "<tool_call>\n<function=get_weather>\n<parameter=tags>\n"
+        '["</parameter>\\\\", "\\"</parameter>"]\n</parameter>\n</function>\n</tool_call>',
+        "",
+        [("get_weather", {"tags": ["</parameter>\\", '"</parameter>']})],
+    ),
+    (
         "On it.\n<tool_call>\n<function=save-file>\n<parameter=path>\n/a b\n</parameter>\n<parameter=content>\n"
         "line 1\n\n"
         "  <b>line</b> \\ 2\n\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=lamp_on>\n</function>\n"
