@@ -29,6 +29,8 @@ class HttpConfig:
 
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is a 413."""
+    header_timeout: float = 30.0
+    """Seconds the headers of a request may take to arrive, and those of the first on a new connection."""
     body_timeout: float = 60.0
     """Seconds a request body may take to arrive."""
     max_json_depth: int = 256

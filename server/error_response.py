@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from server.errors import (
     ApiError,
     BadRequestError,
-    BodyTooLargeError,
     ClientDisconnectedError,
     MethodNotAllowedError,
     NotFoundError,
 )
 from server.request_record import record_of
 
-_DISCARD_SECONDS = 2.0
-_DISCARD_BYTES = 64 * 1024 * 1024
-
 
 def error_response(error: ApiError) -> Response:
     """An OpenAI error body with the error's status and headers."""
-    kind = _RefusedBodyResponse if isinstance(error, BodyTooLargeError) else Response
-    return kind(error.encoded(), error.status, error.headers, media_type="application/json")
+    return Response(error.encoded(), error.status, error.headers, media_type="application/json")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -64,23 +56,3 @@ def _from_framework(request: Request, error: HTTPException) -> ApiError:
     refusal = BadRequestError(str(error.detail))
     refusal.status = error.status_code
     return refusal
-
-
-class _RefusedBodyResponse(Response):
-    """Answers before the body has come, and ends the connection.
-
-    Many clients read no answer before they have sent everything, and lose it when the connection is reset under them;
-    so what still comes is thrown away for a bounded while.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [*self.raw_headers, (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        deadline, discarded = time.monotonic() + _DISCARD_SECONDS, 0
-        while time.monotonic() < deadline and discarded < _DISCARD_BYTES:
-            message = await receive()
-            discarded += len(message.get("body", b""))
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                break
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -100,6 +100,12 @@ class BodyTooLargeError(ApiError):
     default_code = "body_too_large"
 
 
+class HeadersTooLargeError(ApiError):
+    status = 431
+    type = "invalid_request_error"
+    default_code = "headers_too_large"
+
+
 class OverloadedError(ApiError):
     status = 429
     type = "rate_limit_error"

@@ -25,6 +25,7 @@ from server.app import create_app, create_context
 from server.config import HttpConfig
 from server.context import ServerContext
 from server.models.assets import ModelAssets
+from server.worker import uvicorn_config
 
 # A busy machine is no failure of a property.
 hypothesis.settings.register_profile("server", deadline=None)
@@ -82,11 +83,7 @@ class RunningServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._client = self.client()
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(self.context), loop="uvloop", http="httptools", ws="none", log_config=None, lifespan="on"
-            )
-        )
+        self._server = uvicorn.Server(uvicorn_config(create_app(self.context), config))
         self._thread = threading.Thread(target=self._run, name="http-server")
         self._thread.start()
         wait_until(lambda: self._server.started)

@@ -165,7 +165,7 @@ def test_an_error_after_the_start_is_an_error_event_and_ends_the_stream(server):
     last = text.split("\n\n")[-2]
     assert last.startswith("event: error\ndata: ")
     error = json.loads(last.split("data: ")[1])["error"]
-    assert error == {"message": "The row went bad.", "type": "server_error", "param": None, "code": None}
+    assert error == {"message": "The row went bad.", "type": "server_error", "param": None, "code": "internal"}
     assert "[DONE]" not in text
     with server.openai() as client, pytest.raises(openai.APIError, match="The row went bad"):
         list(client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))

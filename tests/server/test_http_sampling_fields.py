@@ -68,7 +68,7 @@ COMMON: dict[str, tuple[set[str], list[str]]] = {
             json.dumps({V: 1}),
             json.dumps({"9" * 5000: 1}),
             json.dumps(dict.fromkeys(range(1025), 1)),
-            json.dumps(dict.fromkeys(range(100_000), 1)),
+            json.dumps(dict.fromkeys(range(9_000), 1)),
         ],
     ),
     "allowed_token_ids": (set(), ["[]", "[-1]", f"[{V}]", "[true]", '["1"]', "[NaN]", "[1, [2]]", f"[{10**30}]"]),
