@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
@@ -19,6 +20,24 @@ from server.scheduler_metrics import scheduler_metrics
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
+
+_RESERVED_BYTES = 1 << 20
+"""Several times what all values of one kind need: a file that had to grow would not be reserved any more."""
+
+
+def reserve_values(directory: Path) -> None:
+    """Write the files in which prometheus-client keeps this process's values, before it maps them into memory.
+
+    It would make them sparse, and on a full disk the first touch of a page that has no block is a SIGBUS.
+
+    Raises
+    ------
+    OSError
+        There is no room.
+    """
+    for kind in ("counter", "histogram"):
+        with (directory / f"{kind}_{os.getpid()}.db").open("ab") as file:
+            file.write(bytes(_RESERVED_BYTES))
 
 
 class Metrics:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Generator
@@ -19,10 +20,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from server.access_log import configure_logging
 from server.config import HttpConfig
 from server.errors import UnavailableError
+from server.http_connection import limited
 from server.models.assets import ModelAssets
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scansion.worker")
 
 _FLUSH_SECONDS = 2.0  # for the last words of requests that are cut off
+_OTHER_FILES = 100  # that this process has open, or opens while it runs, beside its connections
 
 
 def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.socket, status: Connection) -> None:
@@ -49,16 +53,25 @@ def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.so
         # prometheus-client chooses its kind of values when it is imported.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(config.metrics_directory)
     from server.app import create_app, create_context
+    from server.metrics import reserve_values
 
     try:
+        if config.metrics_directory is not None:
+            reserve_values(config.metrics_directory)
         context = create_context(config, assets)
     except (ValueError, OSError) as error:
         status.send(("failed", f"HTTP process: {error}"))
         raise SystemExit(1) from error
-    uvicorn_config = uvicorn.Config(
-        create_app(context),
+    DrainingServer(uvicorn_config(create_app(context), config), context, status).run(sockets=[listener])
+
+
+def uvicorn_config(app: ASGIApp, config: HttpConfig) -> uvicorn.Config:
+    """How connections are served."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return uvicorn.Config(
+        app,
         loop="uvloop",
-        http="httptools",
+        http=limited(header_timeout=config.header_timeout, max_connections=max(1, open_files - _OTHER_FILES)),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -71,7 +84,6 @@ def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.so
         ssl_keyfile_password=config.ssl_keyfile_password,
         backlog=2048,
     )
-    DrainingServer(uvicorn_config, context, status).run(sockets=[listener])
 
 
 class DrainingServer(uvicorn.Server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -199,6 +200,34 @@ def test_several_processes_share_a_listener_and_their_counters(start_worker, tmp
     text = workers[0].get("/metrics").text
     assert 'scansion_requests_total{endpoint="/v1/chat/completions",method="POST",status="200"} 12.0' in text
     assert "scansion_scheduler_up 1.0" in text
+    files = list(metrics.iterdir())
+    assert len(files) == 4
+    for file in files:  # no page that is touched later is without a block on the disk
+        assert file.stat().st_size == 1 << 20
+        assert 512 * file.stat().st_blocks >= 1 << 20
+
+
+def test_a_folder_without_room_for_the_counters_is_reported(tmp_path, assets):
+    spawn = multiprocessing.get_context("spawn")
+    status, child = spawn.Pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        metrics = tmp_path / "metrics"
+        metrics.mkdir()
+        config = HttpConfig(endpoints=(f"ipc://{tmp_path}/s",), log_level="error", metrics_directory=metrics)
+        process = spawn.Process(target=_run_with_small_files, args=(config, assets, listener, child))
+        process.start()
+        assert status.poll(30)
+        kind, message = status.recv()
+        process.join(10)
+    assert kind == "failed"
+    assert "File too large" in message
+    assert process.exitcode == 1
+
+
+def _run_with_small_files(config, assets, listener, status):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))  # writing more fails, as it does on a full disk
+    run_http_worker(config, assets, listener, status)
 
 
 def test_tls_is_spoken_where_a_certificate_is_given(start_worker, tmp_path, monkeypatch):
