@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scansion.worker")
 
 _FLUSH_SECONDS = 2.0  # for the last words of requests that are cut off
+_TICKS_ALIVE = 5  # turns of uvicorn's main loop, ten of which take a second
 _OTHER_FILES = 100  # that this process has open, or opens while it runs, beside its connections
 
 
@@ -46,7 +47,7 @@ def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.so
         A bound socket; several processes may accept from it.
     status
         Gets ``("ready", summary)`` once connections are accepted, or ``("failed", message)``. The scheduler may still
-        be loading then: ``/health`` says so.
+        be loading then: ``/health`` says so. After it an ``("alive",)`` every few seconds, from the loop that serves.
     """
     configure_logging(config.log_level, config.log_format)
     if config.metrics_directory is not None:
@@ -100,6 +101,12 @@ class DrainingServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
         self._status.send(("ready", f"HTTP process {os.getpid()} accepts connections"))
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_ALIVE == 0:
+            with contextlib.suppress(OSError):  # the parent is gone, and so is this process in a moment
+                self._status.send(("alive",))
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -18,6 +18,8 @@ from server.settings import ServeSettings
 
 _PATIENCE = 4
 """Times the silence after which clients are told, until a hung scheduler is killed."""
+_HTTP_SILENCE = 60.0
+"""Seconds; nothing that an HTTP process does on its loop takes nearly as long."""
 _START_GRACE = 30.0
 """Seconds after the start timeout in which ranks may say themselves what they waited for."""
 
@@ -84,7 +86,14 @@ def http_specs(
     endpoints = tuple(_endpoint(group, folder) for group in range(place.num_groups))
     config = settings.http_config(endpoints, metrics_directory=metrics_directory)
     return [
-        ChildSpec(f"http-{i}", "http", http_entry, (config, assets, listener)) for i in range(settings.http_workers)
+        ChildSpec(
+            f"http-{i}",
+            "http",
+            http_entry,
+            (config, assets, listener),
+            silence_limit=_HTTP_SILENCE,
+        )
+        for i in range(settings.http_workers)
     ]
 
 

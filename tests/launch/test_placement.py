@@ -52,6 +52,15 @@ def test_one_rank_is_alone() -> None:
     assert runner == ServeSettings().runner_config(ASSETS)
 
 
+def test_every_process_that_stops_speaking_is_killed_in_the_end(tmp_path: Path) -> None:
+    settings = ServeSettings(http_workers=2, scheduler_timeout=5.0)
+    there = placement(settings, {})
+    with socket.create_server(("127.0.0.1", 0)) as listener, rendezvous_listeners(there) as meetings:
+        ranks = specs.rank_specs(settings, there, 0, ASSETS, None, meetings, tmp_path)
+        processes = specs.http_specs(settings, there, ASSETS, listener, tmp_path)
+    assert [spec.silence_limit for spec in [*ranks, *processes]] == [20.0, 60.0, 60.0]
+
+
 def test_the_ranks_of_each_group_meet_at_their_own_port() -> None:
     made = ranks_of(tp=2, dp=2)
     assert [name for name, _, _ in made] == [f"scheduler-{group} rank {rank}" for group in (0, 1) for rank in (0, 1)]

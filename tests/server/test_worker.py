@@ -139,6 +139,21 @@ def test_after_the_drain_timeout_requests_end_with_an_error_event(start_worker, 
     assert worker.process.exitcode == 0
 
 
+def test_a_process_says_that_it_is_alive_until_it_hangs(start_worker):
+    worker, _ = start_worker()
+    for _ in range(3):
+        assert worker.status.poll(10)
+        assert worker.status.recv() == ("alive",)
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.2)
+        while worker.status.poll():
+            worker.status.recv()
+        assert not worker.status.poll(1.5)
+    finally:
+        os.kill(worker.process.pid, signal.SIGCONT)
+
+
 def test_a_second_sigterm_stops_at_once(start_worker, wait_until):
     worker, fake = start_worker()
     connection = socket.create_connection(("127.0.0.1", int(worker.url.rsplit(":", 1)[1])), timeout=5)
