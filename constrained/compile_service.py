@@ -20,6 +20,7 @@ from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarError,
     GrammarServiceUnavailableError,
+    GrammarTimeoutError,
     InvalidGrammarError,
     UnknownBackendError,
     unforeseen,
@@ -235,7 +236,8 @@ class CompileService:
                 logger.warning("cannot write to the grammar cache %s: %s", self._disk.folder, error)
 
     def _refuse(self, flight: _Flight, error: GrammarError) -> None:
-        self.metrics.add("grammar_invalid_total")
+        is_late = isinstance(error, GrammarTimeoutError)
+        self.metrics.add("grammar_timeouts_total" if is_late else "grammar_invalid_total")
         grammar = InvalidGrammarObject(self._environment, error)
         stats = GrammarStats(kind=flight.spec.kind)
         # Only what would fail the same way again is kept: a time-out or a crash may be the moment's fault.

@@ -149,6 +149,8 @@ def test_a_time_out_is_not_remembered_as_invalid(make) -> None:
     grammar = future.result(5)
     assert isinstance(grammar, InvalidGrammarObject)
     assert grammar.error_message == "late"
+    assert service.metrics.counters["grammar_timeouts_total"] == 1
+    assert service.metrics.counters["grammar_invalid_total"] == 0
     waiting(service, regex("a"))
     assert len(compiler.submitted) == 2
 
