@@ -67,6 +67,8 @@ class Outcome:
     turns: int = 0
     """Turns of the loop that it takes."""
     error: GrammarError | None = None
+    is_fit_to_fill: bool = True
+    """Whether the grammar can make masks; only rank 0 finds out."""
 
 
 Compile = Callable[[int, str], Outcome]
@@ -76,6 +78,14 @@ Compile = Callable[[int, str], Outcome]
 class ScriptedGrammar(DigitsGrammar):
     def set_stop_token_ids(self, token_ids: Sequence[int]) -> None:
         pass
+
+
+class UnfillableGrammar(ScriptedGrammar):
+    def copy(self) -> UnfillableGrammar:
+        return UnfillableGrammar(VOCAB_SIZE, 7)
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        raise RuntimeError("the library fell over")
 
 
 class ScriptedBackend:
@@ -115,7 +125,9 @@ class ScriptedBackend:
             elif outcome.error is not None:
                 future.set_result(InvalidGrammarObject(DigitsGrammar.environment, outcome.error))
             else:
-                future.set_result(ScriptedGrammar(length=7))
+                future.set_result(
+                    ScriptedGrammar(length=7) if outcome.is_fit_to_fill else UnfillableGrammar(VOCAB_SIZE, 7)
+                )
 
 
 class ScriptedRouter:

@@ -105,6 +105,22 @@ def test_a_request_aborted_between_the_ranks_readiness_leaves_no_rank_behind(tur
         assert {reason for key, reason in ran[0].finishes().items() if key[1] == "gone"} <= {"abort", "stop"}
 
 
+@pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
+def test_a_grammar_that_fails_while_rank_0_fills_its_mask_ends_its_request_on_all(max_in_flight: int) -> None:
+    script = Script()
+    script.add(0, constrained("broken"), constrained("good"), free("free", 15))
+    ran = run_group(
+        2,
+        script,
+        compile_=lambda rank, value: Outcome(is_fit_to_fill=value != "broken"),
+        max_in_flight=max_in_flight,
+    )
+    check_same(ran)
+    assert "fell over" in ran[0].errors()["broken"]
+    assert len(ran[0].tokens()[b"a", "good", 0]) == 7
+    assert len(ran[0].tokens()[b"a", "free", 0]) == 15
+
+
 def test_nothing_is_gathered_while_no_request_waits_for_a_grammar() -> None:
     script = Script()
     script.add(0, free("first", 10))
