@@ -5,7 +5,6 @@ A request's live state, :class:`BaseGrammarObject`, is in :mod:`constrained.gram
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -196,14 +195,10 @@ def create_grammar_backend(
     if compiler is None:
         compiler = CompilePool(environment, metrics)
         backend.warm()  # while the compile processes start; a first request would hold up the loop with it
-        threading.Thread(target=_compile_in_idle_time, args=(backend,), name="grammar-warm", daemon=True).start()
+        # Not in the idle class: a thread that is not run for long while it holds the interpreter lock stops all others.
+        threading.Thread(target=backend.compile_common_rules, name="grammar-warm", daemon=True).start()
     backend.service = CompileService(environment, backend, compiler, metrics)
     return ReasonerGrammarBackend(backend)
-
-
-def _compile_in_idle_time(backend: BaseGrammarBackend) -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread alone (sched(7))
-    backend.compile_common_rules()
 
 
 def refuse(backend: str, what: str) -> UnsupportedGrammarError:
