@@ -135,7 +135,7 @@ class FakeScheduler:
     def requests(self) -> list[GenerateRequest]:
         return [message for message in list(self.received) if isinstance(message, GenerateRequest)]
 
-    def aborted_ids(self) -> set[str]:
+    def aborted_ids(self) -> set[str | None]:
         return {message.request_id for message in list(self.received) if isinstance(message, AbortRequest)}
 
     def run(self, bound: threading.Event) -> None:
@@ -199,12 +199,11 @@ class FakeScheduler:
         for index in range(request.sampling.n):
             self._choices.append(_Choice(client, request, index, behaviour.tokens_of(request, index)))
 
-    def _abort(self, socket: zmq.Socket[bytes], client: bytes, request_id: str) -> None:
-        gone = [choice for choice in self._choices if choice.request.request_id == request_id]
-        self._choices = [choice for choice in self._choices if choice.request.request_id != request_id]
-        if gone:
-            outputs = [self._output(choice, [], 0, "abort") for choice in gone]
-            _send(socket, gone[0].client, StepOutput(outputs=outputs))
+    def _abort(self, socket: zmq.Socket[bytes], client: bytes, name: str | None) -> None:
+        gone = [choice for choice in self._choices if name in (None, *_names(choice.request))]
+        self._choices = [choice for choice in self._choices if choice not in gone]
+        for choice in gone:
+            _send(socket, choice.client, StepOutput(outputs=[self._output(choice, [], 0, "abort")]))
 
     def _step(self, socket: zmq.Socket[bytes]) -> None:
         outputs: dict[bytes, list[ChoiceOutput]] = {}
@@ -324,3 +323,7 @@ def _logprob(token_id: int, num_top: int) -> TokenLogprob:
 
 def _send(socket: zmq.Socket[bytes], client: bytes, message: FromScheduler) -> None:
     socket.send_multipart([client, encode(message)])
+
+
+def _names(request: GenerateRequest) -> tuple[str, ...]:
+    return request.request_id, request.request_id.rpartition(":")[0], request.client_request_id

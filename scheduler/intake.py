@@ -105,9 +105,9 @@ class Intake:
                 self.grammar_queue.remove(group)
                 self._admit_with_grammar(group)
 
-    def abort(self, client: bytes, request_id: str) -> None:
+    def abort(self, client: bytes, request_id: str | None) -> None:
         """The client's own request, or else another client's: who stops a request may reach any HTTP process."""
-        group = self._live.get(client, request_id)
+        group = None if request_id is None else self._live.get(client, request_id)
         for found in self._live.named(request_id) if group is None else [group]:
             self._abort(found)
 

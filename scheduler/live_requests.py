@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from scheduler import acceptance
 from scheduler.connection import Connection
 from scheduler.interfaces import Drafter, Executor
-from scheduler.messages import ErrorInfo, Failed, Finish, Rejected
+from scheduler.messages import ErrorInfo, Failed, Finish, GenerateRequest, Rejected
 from scheduler.outputs import Outbox
 from scheduler.planner import Planner
 from scheduler.request import Request, RequestGroup, Status
@@ -49,13 +49,9 @@ class LiveRequests:
     def get(self, client: bytes, request_id: str) -> RequestGroup | None:
         return self._groups.get((client, request_id))
 
-    def named(self, request_id: str) -> list[RequestGroup]:
-        """Of any client; with an answer's id, every prompt of it (``id:0``, ``id:1``, ...)."""
-        return [
-            group
-            for group in self._groups.values()
-            if group.message.request_id == request_id or group.message.request_id.rpartition(":")[0] == request_id
-        ]
+    def named(self, name: str | None) -> list[RequestGroup]:
+        """Of any client, by the id of one prompt, of the whole answer, or of the client; ``None`` names all."""
+        return [group for group in self._groups.values() if name is None or name in _names(group.message)]
 
     def of_client(self, client: bytes) -> list[RequestGroup]:
         return [group for group in self._groups.values() if group.client == client]
@@ -125,3 +121,7 @@ class LiveRequests:
 
     def _forget(self, group: RequestGroup) -> None:
         del self._groups[group.client, group.message.request_id]
+
+
+def _names(message: GenerateRequest) -> tuple[str, str, str]:
+    return message.request_id, message.request_id.rpartition(":")[0], message.client_request_id

@@ -49,6 +49,8 @@ class GenerateRequest(_Message, frozen=True, kw_only=True):
     """Generate ``sampling.n`` choices for one prompt. Answered first with :class:`Admitted` or :class:`Rejected`."""
 
     request_id: str
+    client_request_id: str = ""
+    """The client's own name for it, which need not be unique; it can be aborted by that, too."""
     prompt_token_ids: list[int]
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
@@ -68,9 +70,10 @@ class GenerateRequest(_Message, frozen=True, kw_only=True):
 
 
 class AbortRequest(_Message, frozen=True, kw_only=True):
-    """Stop a request and free what it holds. Silent when it is unknown; otherwise its choices end with ``abort``."""
+    """Stop requests and free what they hold. Silent when there are none; otherwise their choices end with ``abort``."""
 
-    request_id: str
+    request_id: str | None
+    """The sender's request; or whatever has that id, or that of the client, at any HTTP process. ``None``: all."""
 
 
 class FlushCache(_Message, frozen=True, kw_only=True):

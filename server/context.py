@@ -33,8 +33,8 @@ class ServerContext:
     """SIGTERM has come: running requests end, new ones are refused."""
     num_http_requests: int = 0
     """HTTP requests in progress that have come whole, looks at ``/health`` and ``/metrics`` not counted."""
-    running: dict[str, Submission] = field(default_factory=dict)
-    """By the answer's id and by the request id, for ``/abort_request``."""
+    running: dict[str, set[Submission]] = field(default_factory=dict)
+    """By the answer's id and by the request id, which several may bring, for ``/abort_request``."""
     started: float = field(default_factory=time.time)
 
     @property

@@ -87,8 +87,8 @@ class Engine:
         submission.expire_after(timeout)
         return submission
 
-    def abort(self, request_id: str) -> None:
-        """Ask the schedulers to stop a request; nothing happens where it is unknown."""
+    def abort(self, request_id: str | None) -> None:
+        """Ask the schedulers to stop a request by any of its names, or all; nothing happens where it is unknown."""
         for group in self.groups:
             group.abort(request_id)
 

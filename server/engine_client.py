@@ -138,13 +138,13 @@ class EngineClient:
         if self._submissions.pop(request_id, None) is not None:
             self.num_choices -= self._num_choices.pop(request_id)
 
-    def abort(self, request_id: str) -> None:
-        """Ask the scheduler to stop a request; nothing happens when it is unknown or the scheduler is gone."""
+    def abort(self, request_id: str | None) -> None:
+        """Ask the scheduler to stop a request, or all; nothing happens when it is unknown or the scheduler is gone."""
         if self.ready is not None:
             try:
                 self._send(AbortRequest(request_id=request_id))
             except UnavailableError:
-                logger.info("scheduler left before the abort of %s; its requests are over anyway", request_id)
+                logger.info("scheduler left before the abort of %s; its requests are over anyway", request_id or "all")
 
     def fail_all(self, error: ApiError) -> None:
         """End every waiting request and call with ``error``."""

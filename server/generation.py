@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
+import msgspec
 from starlette.types import Receive, Scope
 
 from scheduler.messages import ChoiceOutput, GenerateRequest, PromptLogprobs
@@ -29,7 +30,7 @@ class Generation:
         submission: Submission,
         watcher: asyncio.Task[None],
         assemblers: Sequence[ChoiceAssembler],
-        running_ids: Sequence[str],
+        running_ids: Set[str],
         *,
         n: int,
         is_streamed: bool,
@@ -92,8 +93,12 @@ class Generation:
         """Abort what still runs and stop watching the client."""
         self._watcher.cancel()
         self._submission.close()
+        running = self._context.running
         for running_id in self._running_ids:
-            self._context.running.pop(running_id, None)
+            of_that_id = running.get(running_id, set())
+            of_that_id.discard(self._submission)
+            if not of_that_id:
+                running.pop(running_id, None)
 
     def _count(self, index: int, output: ChoiceOutput, now: float) -> None:
         record, metrics = self._record, self._context.metrics
@@ -130,11 +135,11 @@ async def start_generation(
     """
     record = record_of(scope)
     record.prompt_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    requests = [msgspec.structs.replace(request, client_request_id=record.request_id) for request in requests]
     submission = context.engine.submit(requests, timeout=context.config.request_timeout)
-    running_ids = [answer_id]
-    if record.request_id not in context.running:  # two requests may bring the same id: the first keeps it
-        running_ids.append(record.request_id)
-    context.running.update((running_id, submission) for running_id in running_ids)
+    running_ids = {answer_id, record.request_id}
+    for running_id in running_ids:
+        context.running.setdefault(running_id, set()).add(submission)
     generation = Generation(
         context,
         scope,

@@ -27,7 +27,7 @@ class AbortBody(RequestModel):
     rid: str | None = None
     """The same, as SGLang spells it."""
     abort_all: bool = False
-    """Every request of the HTTP process that gets this call."""
+    """Every request."""
 
 
 @router.get("/version")
@@ -91,16 +91,9 @@ async def abort_request(request: Request) -> Response:
     request_id = body.request_id or body.rid
     if body.abort_all == bool(request_id):
         raise BadRequestError("Give either 'request_id' or 'abort_all': true.", param="request_id")
-    if request_id is None:
-        submissions = set(context.running.values())
-    else:
-        submissions = {context.running[request_id]} if request_id in context.running else set()
-    for submission in submissions:
-        for scheduler_id in submission.request_ids:
-            context.engine.abort(scheduler_id)
-    if request_id is not None and not submissions:
-        context.engine.abort(request_id)  # another HTTP process may hold it: schedulers look at all of them
-    return JsonResponse({"aborted": len(submissions)})
+    named = context.running.values() if request_id is None else [context.running.get(request_id, set())]
+    context.engine.abort(request_id)  # schedulers look at the requests of all HTTP processes
+    return JsonResponse({"aborted": len(set().union(*named))})
 
 
 @router.get("/", include_in_schema=False)

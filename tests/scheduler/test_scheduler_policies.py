@@ -16,7 +16,17 @@ from scheduler_fakes import (
 
 from constrained.errors import GrammarServiceUnavailableError, InvalidGrammarError
 from constrained.spec import GrammarSpec
-from scheduler.messages import AbortRequest, FlushCache, GetStats, Hello, SchedulerReady, SchedulerStats, StepOutput
+from sampling.params import SamplingParams
+from scheduler.messages import (
+    AbortRequest,
+    FlushCache,
+    GenerateRequest,
+    GetStats,
+    Hello,
+    SchedulerReady,
+    SchedulerStats,
+    StepOutput,
+)
 from scheduler.waiting_queue import MAX_PASSED_OVER
 
 BOTH = pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
@@ -372,6 +382,28 @@ def test_a_new_hello_ends_what_the_client_asked_before(max_in_flight: int) -> No
     assert len(harness.messages(SchedulerReady)) == 1
     assert not harness.scheduler.has_work
     harness.check_nothing_leaked()
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("a", "b c:0 c:1 d"), ("c", "a b d"), ("mine", "a b d"), ("shared", "c:0 c:1 d"), (None, "")],
+)
+def test_requests_of_every_client_are_aborted_by_any_of_their_names(name: str | None, left: str) -> None:
+    harness = Harness(0)
+    for request_id, client_request_id in (
+        ("a", "shared"), ("b", "shared"), ("c:0", "mine"), ("c:1", "mine"), ("d", "d's own"),
+    ):  # fmt: skip
+        message = GenerateRequest(
+            request_id=request_id,
+            client_request_id=client_request_id,
+            prompt_token_ids=[1],
+            sampling=SamplingParams(max_tokens=100),
+        )
+        harness.connection.incoming.append((request_id.encode(), message))
+    harness.step(2)
+    harness.connection.incoming.append((b"another", AbortRequest(request_id=name)))
+    harness.step(2)
+    assert sorted(request.group.message.request_id for request in harness.planner.running) == left.split()
 
 
 def test_aborting_the_unknown_is_silent() -> None:

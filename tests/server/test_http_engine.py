@@ -170,6 +170,22 @@ def test_an_aborted_request_ends_with_an_error(server, wait_until, stream, by):
     assert '"code":"request_aborted"' in answer.text
 
 
+def test_requests_that_share_their_id_are_aborted_together(server, wait_until):
+    server.behaviour.is_stalled = True
+    with ThreadPoolExecutor(3) as pool:
+        futures = [
+            pool.submit(server.post, CHAT, {"messages": MESSAGES}, headers={"X-Request-Id": name})
+            for name in ("same", "same", "other")
+        ]
+        wait_until(lambda: server.scheduler.num_running == 3)
+        assert server.post("/abort_request", {"request_id": "same"}).json() == {"aborted": 2}
+        assert [future.result(10).status_code for future in futures[:2]] == [409, 409]
+        assert server.scheduler.num_running == 1
+        assert server.post("/abort_request", {"request_id": "same"}).json() == {"aborted": 0}
+        server.post("/abort_request", {"request_id": "other"})
+    assert not server.context.running
+
+
 def test_an_unknown_request_is_passed_on_because_another_process_may_hold_it(server, wait_until):
     assert server.post("/abort_request", {"request_id": "chatcmpl-elsewhere"}).json() == {"aborted": 0}
     wait_until(lambda: server.scheduler.aborted_ids() == {"chatcmpl-elsewhere"})
