@@ -18,7 +18,7 @@ from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
 from constrained.outlines_backend import OutlinesBackend
-from constrained.schema import PreparedGrammar, PrepareOptions, SchemaError, prepare
+from constrained.schema import Limits, PreparedGrammar, PrepareOptions, SchemaError, prepare
 from constrained.spec import GrammarSpec
 from constrained.xgrammar_backend import XGrammarBackend
 
@@ -92,7 +92,9 @@ class AutoGrammarBackend(BaseGrammarBackend):
             raise UnsupportedGrammarError("the grammar backend 'none' serves no constraint; leave it out")
         if wanted != self.name and wanted not in BUILT_IN_BACKENDS:
             return Compiled(wanted, _valid(self.backend(wanted)._init_value_dispatch(spec)))
-        options = PrepareOptions(backend=wanted, whitespace=self.environment.config.json_whitespace)
+        config = self.environment.config
+        limits = Limits(max_bytes=config.max_spec_bytes)
+        options = PrepareOptions(backend=wanted, whitespace=config.json_whitespace, limits=limits)
         try:
             prepared = prepare(spec, options)
         except SchemaError as error:

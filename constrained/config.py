@@ -30,7 +30,7 @@ class GrammarConfig:
     """Threads of one xgrammar compile."""
     normal_priority_seconds: float = 0.05
     """CPU seconds after which a compile falls to the kernel's idle class."""
-    max_spec_bytes: int = 4 << 20
+    max_spec_bytes: int = 2_000_000
     """Longest specification, in bytes of UTF-8."""
     cache_bytes: int = 256 << 20
     """Bound of the compiled grammars kept in memory."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 import server.chat.router
@@ -24,6 +23,7 @@ from server.chat.formats import chat_formats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
 from server.context import ServerContext
+from server.cors import Cors
 from server.documentation import install_openapi
 from server.edge import Edge
 from server.engine import Engine
@@ -96,7 +96,7 @@ def create_app(context: ServerContext) -> ASGIApp:
 
     asgi: ASGIApp = Auth(app, config.api_keys, root_path=config.root_path)
     if config.cors_origins:
-        asgi = CORSMiddleware(
+        asgi = Cors(
             asgi,
             allow_origins=list(config.cors_origins),
             allow_methods=["GET", "POST", "OPTIONS"],

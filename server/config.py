@@ -45,7 +45,7 @@ class HttpConfig:
     max_logit_bias_entries: int = 1024
     max_bad_words: int = 256
     max_top_logprobs: int = 20
-    max_constraint_bytes: int = 4 * 1024 * 1024
+    max_constraint_bytes: int = 2_000_000
     """Longest schema, pattern or grammar."""
 
     max_tools: int = 1024

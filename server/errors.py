@@ -131,7 +131,7 @@ class SchedulerError(ApiError):
 
     def __init__(self, info: ErrorInfo, *, retry_after: int) -> None:
         headers = {"Retry-After": str(retry_after)} if info.status in (429, 503) else None
-        code = info.code or ("invalid_value" if info.status == 400 else None)
+        code = info.code or {400: "invalid_value", 503: "engine_unavailable"}.get(info.status)
         super().__init__(info.message, param=info.param, code=code, headers=headers)
         self.status = info.status
         self.type = info.type

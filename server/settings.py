@@ -441,6 +441,10 @@ class ServeSettings(BaseSettings):
             plugins=self.grammar_plugins,
         )
 
+    def _most_requests(self, endpoint: str) -> int:
+        """That one scheduler can ever have: more at once would be told to come back later, and could not."""
+        return self.max_queued_requests + self.scheduler_config(endpoint).effective_max_running_requests
+
     def http_config(self, endpoints: tuple[str, ...], *, metrics_directory: Path | None) -> HttpConfig:
         """What an HTTP process is told."""
         return HttpConfig(
@@ -458,7 +462,7 @@ class ServeSettings(BaseSettings):
             ssl_keyfile_password=self.ssl_keyfile_password,
             max_body_bytes=self.max_body_bytes,
             max_choices=self.max_choices,
-            max_prompts=self.max_prompts,
+            max_prompts=min(self.max_prompts, len(endpoints) * self._most_requests(endpoints[0])),
             max_stop_strings=self.max_stop_strings,
             max_top_logprobs=self.max_top_logprobs,
             max_constraint_bytes=self.max_constraint_bytes,

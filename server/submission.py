@@ -46,10 +46,6 @@ class Submission:
         self._error: Exception | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
-    @property
-    def request_ids(self) -> Sequence[str]:
-        return tuple(self._prompt_index)
-
     async def admitted(self, timeout: float) -> None:
         """Wait until every prompt is admitted; whatever the scheduler refuses is raised.
 

@@ -11,6 +11,7 @@ from server.json_response import JsonResponse
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Response:
     """Whether this server takes requests."""

@@ -177,3 +177,10 @@ def accepts(start: BaseGrammarObject, text: bytes) -> bool:
     except TokenRejectedError:
         return False
     return grammar.is_accepting()
+
+
+def test_the_configured_length_is_the_one_that_bounds_a_specification(environment_with) -> None:
+    schema = json.dumps({"type": "boolean", "description": "x" * 2_100_000})
+    with pytest.raises(InvalidGrammarError, match="the limit is 2,000,000"):
+        AutoGrammarBackend(environment_with()).compile(spec("json_schema", schema))
+    AutoGrammarBackend(environment_with(max_spec_bytes=2_200_000)).compile(spec("json_schema", schema))

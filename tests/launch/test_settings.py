@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from constrained.auto import BUILT_IN_BACKENDS
+from constrained.schema import Limits
 from constrained.spec import GrammarBackendName
 from model_runner.attention import registry
 from model_runner.config import AttentionBackendName
@@ -18,6 +19,7 @@ from server.cli.arguments import settings
 from server.cli.docs import with_current_tables
 from server.cli.errors import UsageError
 from server.cli.load_settings import load_settings, unknown_variables
+from server.config import HttpConfig
 from server.models.assets import ModelAssets
 from server.settings import ServeSettings
 
@@ -198,3 +200,21 @@ def test_help_fits_the_terminal_and_names_every_setting(columns: str, monkeypatc
 def test_help_lists_the_commands() -> None:
     text = subprocess.run([SCANSION, "--help"], capture_output=True, text=True, check=True).stdout
     assert all(f"\n    {command} " in text for command in ("serve", "bench", "models", "grammar"))
+
+
+@pytest.mark.parametrize(
+    ("queued", "running", "copies", "most"), [(16, 24, 1, 40), (16, 24, 2, 80), (0, 1, 1, 1), (1024, 64, 1, 256)]
+)
+def test_a_request_has_no_more_prompts_than_can_ever_wait_or_run(
+    queued: int, running: int, copies: int, most: int
+) -> None:
+    settings = ServeSettings(max_queued_requests=queued, max_running_requests=running)
+    assert settings.http_config(("ipc://s",) * copies, metrics_directory=None).max_prompts == most
+
+
+def test_one_number_bounds_a_constraint_wherever_it_is_checked() -> None:
+    settings = ServeSettings(max_constraint_bytes=3_000_000)
+    assert settings.grammar_config().max_spec_bytes == 3_000_000
+    assert settings.http_config(("ipc://s",), metrics_directory=None).max_constraint_bytes == 3_000_000
+    default = ServeSettings()
+    assert default.grammar_config().max_spec_bytes == HttpConfig.max_constraint_bytes == Limits().max_bytes

@@ -65,6 +65,12 @@ def test_health_asks_for_no_key(guarded):
     assert guarded.get("/health").status_code == 200
 
 
+def test_health_may_be_asked_for_its_head(shared_server):
+    with shared_server.client() as client:
+        answer = client.head("/health")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 @pytest.mark.parametrize(
     "header",
     ["", "Bearer", "Bearer wrong", "first-key", "Basic first-key", "Bearer first-key x", "Bearer first-ke"],
@@ -77,7 +83,11 @@ def test_cors_lets_the_named_origin_in_and_no_other(guarded):
     preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     with guarded.client() as client:
         assert client.options(CHAT, headers=preflight).headers["access-control-allow-origin"] == "https://a.example"
-        assert client.options(CHAT, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
+        refusal = client.options(CHAT, headers={**preflight, "Origin": "https://b.example"})
+        assert refusal.status_code == 400
+        assert refusal.json()["error"]["code"] == "cors_refused"
+        assert "origin" in refusal.json()["error"]["message"]
+        assert "access-control-allow-origin" not in refusal.headers
         refused = client.get("/v1/models", headers={"Origin": "https://a.example"})
         assert refused.headers["access-control-allow-origin"] == "https://a.example"
 
