@@ -103,13 +103,16 @@ def test_a_reused_set_allows_everything_again(masks: GrammarMasks, compile_here:
     assert (rows == rows[0]).all()
 
 
-def test_rows_without_a_constraint_are_skipped(masks: GrammarMasks, compile_here: Compile) -> None:
+def test_the_row_of_a_thinking_answer_lacks_the_stop_tokens_alone(masks: GrammarMasks, compile_here: Compile) -> None:
     thinking = ReasonerGrammarObject(
         compile_here("regex", "a", "llguidance"), ReasoningSpec(think_end_ids=(258,), is_thinking=True)
     )
     masks.begin()
     assert masks.fill([thinking], [0]) == []
-    assert torch.equal(masks.rows(2)[0], masks.rows(2)[1])
+    thinking_row, free_row = masks.rows(2)
+    assert bin(int(thinking_row[8]) ^ int(free_row[8])) == "0b1"  # id 256
+    assert torch.equal(thinking_row[:8], free_row[:8])
+    assert torch.equal(thinking_row[9:], free_row[9:])
 
 
 def test_a_row_that_allows_nothing_is_told_before_sampling(masks: GrammarMasks, compile_here: Compile) -> None:
