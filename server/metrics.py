@@ -36,8 +36,11 @@ def reserve_values(directory: Path) -> None:
         There is no room.
     """
     for kind in ("counter", "histogram"):
-        with (directory / f"{kind}_{os.getpid()}.db").open("ab") as file:
-            file.write(bytes(_RESERVED_BYTES))
+        try:
+            (directory / f"{kind}_{os.getpid()}.db").write_bytes(bytes(_RESERVED_BYTES))
+        except OSError as error:
+            text = f"no room for {_RESERVED_BYTES} bytes of counters: {error.strerror}"
+            raise OSError(error.errno, text, str(directory)) from error
 
 
 class Metrics:

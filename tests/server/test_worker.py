@@ -235,7 +235,8 @@ def test_a_folder_without_room_for_the_counters_is_reported(tmp_path, assets):
         kind, message = status.recv()
         process.join(10)
     assert kind == "failed"
-    assert "File too large" in message
+    assert "no room" in message
+    assert str(metrics) in message
     assert process.exitcode == 1
 
 
