@@ -7,7 +7,6 @@ one thread, and ends when the scheduler's end of its control socket closes; its 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import select
@@ -30,8 +29,8 @@ from constrained.compile_protocol import (
     encode_control,
 )
 from constrained.compile_worker import serve
+from constrained.parent import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -115,8 +114,7 @@ class _Zygote:
         self._say(Forked(key, pid))
 
     def _become_worker(self, zygote_pid: int, fd: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != zygote_pid:
+        if not die_with_parent(zygote_pid):
             return
         signal.set_wakeup_fd(-1)
         # Engines install handlers that print a backtrace for seconds before a crash is noticed.

@@ -26,6 +26,8 @@ from constrained.environment import GrammarEnvironment
 # it is on ours.
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    # Before the engines are imported, which takes seconds.
+    "from constrained.parent import die_with_parent; die_with_parent(int(sys.argv[3])) or sys.exit(); "
     "from constrained.compile_zygote import main; main(int(sys.argv[2]))"
 )
 _MAX_START_DELAY = 30.0
@@ -56,7 +58,7 @@ class ZygoteClient:
     def start(self) -> socket.socket:
         """Start the process and return :attr:`control`; :attr:`is_ready` follows when it has imported everything."""
         parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-c", _CODE, json.dumps(sys.path), str(child.fileno())]
+        command = [sys.executable, "-c", _CODE, json.dumps(sys.path), str(child.fileno()), str(os.getpid())]
         environ = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         # A file without a name instead of a pipe: nobody has to wait until the process reads it.
         with os.fdopen(os.memfd_create("grammar-environment"), "w+b") as stdin:

@@ -337,3 +337,36 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     pids = [int(pid) for pid in done.stdout.split()]
     assert pids, done.stderr
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+def test_a_process_that_is_still_starting_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "slow_plugin.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)\n"
+    )
+    code = (
+        "import sys, time; from conftest import make_environment; from constrained.zygote_client import ZygoteClient; "
+        "client = ZygoteClient(make_environment(plugins=('slow_plugin',))); client.start(); "
+        "print(client._process.pid, flush=True); time.sleep(60)"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent), *sys.path])
+    environ = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ) as parent:
+        assert parent.stdout is not None
+        zygote = int(parent.stdout.readline())
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while _is_running(zygote):
+        assert time.monotonic() < deadline, "it outlived its parent"
+        time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    """A process whose parent reaps nobody stays as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
