@@ -31,6 +31,8 @@ class HttpConfig:
     """A longer request body is a 413."""
     header_timeout: float = 30.0
     """Seconds the headers of a request may take to arrive, and those of the first on a new connection."""
+    write_timeout: float = 300.0
+    """Seconds a client may take nothing of an answer that is waiting for it."""
     body_timeout: float = 60.0
     """Seconds a request body may take to arrive."""
     max_json_depth: int = 256

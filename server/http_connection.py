@@ -34,6 +34,8 @@ class HttpConnection(HttpToolsProtocol):
 
     header_timeout: ClassVar[float]
     """Seconds a connection may take for a request's headers, from its first byte or, of a new one, from the start."""
+    write_timeout: ClassVar[float]
+    """Seconds in which a client that has much of an answer to read must take some of it."""
     max_connections: ClassVar[int]
 
     _warned: ClassVar[float] = -_WARN_SECONDS
@@ -48,6 +50,7 @@ class HttpConnection(HttpToolsProtocol):
         self._refusal: ApiError | None = None
         self._answering: RequestResponseCycle | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading_deadline: asyncio.TimerHandle | None = None
         if len(self.connections) > self.max_connections:
             self._warn_full()
             transport.abort()
@@ -56,6 +59,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._heard()
+        self._read_some()
         # uvicorn tells only the last request that its client is gone. Those that wait are never started.
         self._end_answer()
         self.pipeline.clear()
@@ -120,6 +124,14 @@ class HttpConnection(HttpToolsProtocol):
         if not self.pipeline:
             self._ahead_bytes = 0
 
+    def pause_writing(self) -> None:
+        self._reading_deadline = self.loop.call_later(self.write_timeout, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._read_some()
+        super().resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for whatever the parser, or a callback above, refuses."""
         self._refuse(self._refusal or BadRequestError("The request is not valid HTTP.", code="invalid_http"))
@@ -170,6 +182,11 @@ class HttpConnection(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _read_some(self) -> None:
+        if self._reading_deadline is not None:
+            self._reading_deadline.cancel()
+            self._reading_deadline = None
+
     def _on_deadline(self) -> None:
         self._deadline = None
         if self._answering is None or self._answering.response_complete:
@@ -191,9 +208,9 @@ class HttpConnection(HttpToolsProtocol):
             )
 
 
-def limited(*, header_timeout: float, max_connections: int) -> type[HttpConnection]:
+def limited(*, header_timeout: float, write_timeout: float, max_connections: int) -> type[HttpConnection]:
     """The connection class of a server with these limits."""
-    limits = {"header_timeout": header_timeout, "max_connections": max_connections}
+    limits = {"header_timeout": header_timeout, "write_timeout": write_timeout, "max_connections": max_connections}
     return type("LimitedHttpConnection", (HttpConnection,), limits)
 
 

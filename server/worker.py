@@ -72,7 +72,11 @@ def uvicorn_config(app: ASGIApp, config: HttpConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=limited(header_timeout=config.header_timeout, max_connections=max(1, open_files - _OTHER_FILES)),
+        http=limited(
+            header_timeout=config.header_timeout,
+            write_timeout=config.write_timeout,
+            max_connections=max(1, open_files - _OTHER_FILES),
+        ),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -213,6 +213,18 @@ def test_a_slow_body_and_a_slow_answer_have_their_own_time(impatient):
         impatient.behaviour.step_seconds = 0.0
 
 
+def test_an_answer_that_nobody_reads_is_given_up(make_server, wait_until):
+    server = make_server(write_timeout=0.5)
+    server.behaviour.tokens_of = lambda request, choice: [70] * 1_000_000
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+        connection.sendall(post(stream=True, n=16))
+        wait_until(lambda: server.context.num_http_requests == 1)
+        wait_until(lambda: server.context.num_http_requests == 0, seconds=20)
+    assert b'status="disconnected"' in server.get("/metrics").content
+
+
 @pytest.mark.parametrize(("path", "status"), [(b"/v1/completions", b"413"), (b"/nothing", b"404")])
 def test_a_body_that_nobody_wants_is_not_waited_for(shared_server, path, status):
     with connect(shared_server) as connection:
@@ -235,7 +247,7 @@ def test_a_refused_body_that_still_comes_leaves_the_connection_usable(shared_ser
 
 
 def test_more_connections_than_files_may_be_open_are_refused_and_told_of(make_server, monkeypatch, caplog):
-    few = limited(header_timeout=30.0, max_connections=3)
+    few = limited(header_timeout=30.0, write_timeout=300.0, max_connections=3)
     monkeypatch.setattr("server.worker.limited", lambda **_: few)
     server = make_server()
     with contextlib.ExitStack() as stack:
