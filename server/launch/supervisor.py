@@ -132,6 +132,8 @@ class Supervisor:
                 continue
             for child in dead:
                 child.receive()  # its last words may have come after the last look
+            if self._is_ready(group):
+                self._was_ready.add(group)
             first = min(dead, key=_is_consequence)
             name = first.spec.name
             self._end(group)

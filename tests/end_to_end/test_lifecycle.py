@@ -181,10 +181,9 @@ def test_a_model_that_cannot_be_served_is_one_message(start_server: Callable[...
 
 def test_an_unknown_grammar_engine_is_one_message(start_server: Callable[..., Any]) -> None:
     server = start_server("--grammar-backend", "nonsense")
-    assert server.process.wait(120) == 1
-    last = server.log().splitlines()[-1]
-    assert last.startswith("scansion: ")
-    assert "nonsense" in last
-    assert "llguidance" in last
+    assert server.process.wait(120) == 2
+    assert server.log().startswith("scansion serve: ")
+    assert "nonsense" in server.log()
+    assert "llguidance" in server.log()
     assert "Traceback" not in server.log()
     assert "restarting" not in server.log()

@@ -11,8 +11,9 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,19 +64,26 @@ def test_a_host_of_another_machine_is_refused(host: str) -> None:
         bind_listener(host, 0)
 
 
-def test_the_runtime_folder_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """An empty folder; pytest's own ones may be too deep for a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_the_runtime_folder_is_private_and_goes(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     with runtime_dir() as folder:
-        assert folder.parent == tmp_path
+        assert folder.parent == short_path
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (folder / "scheduler1023").touch()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def test_what_a_killed_server_left_is_swept_and_a_running_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     code = """
         import os
         from server.launch.runtime_dir import runtime_dir
@@ -83,7 +91,7 @@ def test_what_a_killed_server_left_is_swept_and_a_running_one_is_not(
             os.kill(os.getpid(), 9)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
-    (left,) = tmp_path.iterdir()
+    (left,) = short_path.iterdir()
     with runtime_dir() as first:
         assert not left.exists()
         with runtime_dir() as second:

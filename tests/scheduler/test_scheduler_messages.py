@@ -113,7 +113,7 @@ def test_messages_from_the_scheduler_round_trip_and_go_one_way(message: m.FromSc
         msgspec.msgpack.encode({"request_id": "a"}),
         msgspec.msgpack.encode({"type": "AbortRequest"}),
         msgspec.msgpack.encode([1, 2, 3]),
-        msgspec.msgpack.encode({"type": "AbortRequest", "request_id": None}),
+        msgspec.msgpack.encode({"type": "AbortRequest", "request_id": 1}),
     ],
 )
 def test_malformed_frames_are_refused(frame: bytes) -> None:
