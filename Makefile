@@ -52,7 +52,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 test: install-dev
-	$(BIN)/python -m pytest $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_FLAGS)
 
 test-parallel: install-dev
 	$(BIN)/python -m pytest tests/ranks tests/end_to_end/test_parallel.py $(TEST_FLAGS)

@@ -68,14 +68,17 @@ def test_a_client_that_goes_away_frees_its_slot_and_pages(server: Any) -> None:
 
 def test_an_idle_server_uses_no_cpu(server: Any) -> None:
     processes = server.children()
-    time.sleep(0.5)
 
     def used() -> float:
         return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
-    before = used()
-    time.sleep(2.0)
-    assert used() - before <= 0.1
+    def uses_nothing_for_two_seconds() -> bool:
+        before = used()
+        time.sleep(2.0)
+        return used() - before <= 0.1
+
+    # Compile processes may still be warming up on a busy machine.
+    server.wait_until(uses_nothing_for_two_seconds, "coming to rest", seconds=40)
 
 
 def test_information_routes_answer(server: Any) -> None:

@@ -129,7 +129,7 @@ def prepared(body: dict[str, Any]) -> dict[str, Any]:
     """For the served model, greedy, and short; nothing else is changed."""
     body = {key: value for key, value in body.items() if key not in ("stream", "stream_options", "top_p")}
     limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    return {**body, "model": "m", "temperature": 0, limit: min(body.get(limit) or 48, 48)}
+    return {**body, "model": "m", "temperature": 0, limit: min(body.get(limit) or 32, 32)}
 
 
 @pytest.mark.parametrize("name", sorted(BODIES))
