@@ -73,7 +73,10 @@ def compile_here(engines: AutoGrammarBackend) -> Callable[..., BaseGrammarObject
 def pooled() -> Iterator[BaseGrammarBackend]:
     """A serving backend with real compile processes, small limits and the fake backends."""
     environment = make_environment(
-        timeout=20.0, compile_memory_bytes=512 << 20, max_compile_workers=4, plugins=("grammar_fake_backends",)
+        timeout=60.0,  # compile processes yield to whatever else runs
+        compile_memory_bytes=512 << 20,
+        max_compile_workers=4,
+        plugins=("grammar_fake_backends",),
     )
     backend = create_grammar_backend(environment)
     assert isinstance(backend, ReasonerGrammarBackend)

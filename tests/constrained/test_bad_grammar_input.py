@@ -15,7 +15,7 @@ import pytest
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from constrained.spec import GrammarSpec
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 Case = tuple[str, str, str]
 

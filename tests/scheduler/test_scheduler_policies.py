@@ -397,7 +397,7 @@ def test_requests_of_every_client_are_aborted_by_any_of_their_names(name: str | 
             request_id=request_id,
             client_request_id=client_request_id,
             prompt_token_ids=[1],
-            sampling=SamplingParams(max_tokens=100),
+            sampling=SamplingParams(max_tokens=100, ignore_eos=True),
         )
         harness.connection.incoming.append((request_id.encode(), message))
     harness.step(2)

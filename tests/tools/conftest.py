@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -59,6 +60,24 @@ class RealServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+RANDOM_CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 49152,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def write_random_model(folder: Path, tokenizer: str, chat_template: str, eos_token_ids: Sequence[int]) -> Path:
+    """A model for ``--load-format dummy``: a real tokenizer, and weights that say anything."""
+    model = folder / "model"
+    model.mkdir()
+    (model / "tokenizer.json").write_text(tokenizer)
+    (model / "config.json").write_text(json.dumps(RANDOM_CONFIG))
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": list(eos_token_ids)}))
+    (model / "chat_template.jinja").write_text(chat_template)
+    return model
 
 
 @pytest.fixture(scope="session")

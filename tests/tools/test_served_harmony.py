@@ -11,16 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from answers import check_calls, events, from_chunks, from_message
-from conftest import RealServer
+from conftest import RealServer, write_random_model
 
 from server.models.gguf_assets import assets_from_gguf
 from server.tools.harmony import HarmonyParser
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
-    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 49152,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
 TEMPLATE = (
     "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}{# <|channel|>analysis #}"
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
@@ -53,13 +48,8 @@ def harmony_server(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory)
         ids[added["content"]] = added["id"]
     vocabulary = tokenizer["model"]["vocab"]
     tokenizer["model"]["vocab"] = {renamed.get(piece, piece): i for piece, i in vocabulary.items()}
-    model = folder / "model"
-    model.mkdir()
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (model / "config.json").write_text(json.dumps(CONFIG))
     ends = [ids[one] for one in ("<|im_end|>", "<|return|>", "<|call|>")]
-    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    (model / "chat_template.jinja").write_text(TEMPLATE)
+    model = write_random_model(folder, json.dumps(tokenizer), TEMPLATE, ends)
     server = RealServer(folder, model, "--load-format", "dummy")
     try:
         server.wait_ready()
