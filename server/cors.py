@@ -17,7 +17,7 @@ class Cors(CORSMiddleware):
         answer = super().preflight_response(request_headers)
         if answer.status_code < 400:
             return answer
-        error = BadRequestError(f"{bytes(answer.body).decode()} (--cors-origin).", code="cors_refused")
+        error = BadRequestError(f"{bytes(answer.body).decode()} (--cors-origins).", code="cors_refused")
         allowed = {key: value for key, value in answer.headers.items() if not key.startswith("content-")}
         error.headers.update(allowed)
         return error_response(error)

@@ -227,8 +227,8 @@ class ServeSettings(BaseSettings):
     node_rank: int = _ranks(0, "Which of them this is; 0 has the HTTP port.", metavar="N", ge=0)
     dist_init_addr: str | None = _ranks(
         None,
-        "Where ranks meet: an address of node 0, and a free port there (with --dp one more for each further copy). Any "
-        "who can reach it can disturb the server. Unset, with one machine: a free port of 127.0.0.1.",
+        "Where ranks meet: an address of node 0, and a free port there (with --dp one more for each further copy). "
+        "Anyone who can reach it can disturb the server. Unset, with one machine: a free port of 127.0.0.1.",
         metavar="HOST:PORT",
     )
     start_timeout: float = _ranks(
@@ -317,11 +317,6 @@ class ServeSettings(BaseSettings):
         if path is not None and not path.expanduser().is_file():
             raise ValueError(f"there is no file {path}")
         return None if path is None else path.expanduser().absolute()
-
-    @field_validator("jump_forward", mode="before")
-    @classmethod
-    def _yaml_reads_on_as_true(cls, value: object) -> object:
-        return ("off", "on")[value] if isinstance(value, bool) else value
 
     @field_validator("grammar_plugins")
     @classmethod

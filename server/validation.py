@@ -49,7 +49,7 @@ def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
                 fields[name] = value
         elif name in REFUSED_FIELDS:
             if value is not None:
-                raise BadRequestError(f"'{name}' is not served: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
+                raise BadRequestError(f"'{name}' is refused: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
         elif name not in IGNORED_FIELDS:
             raise _unknown_field(known, name)
     try:

@@ -19,6 +19,16 @@ from server.settings import ENVIRONMENT_PREFIX, ServeSettings
 _OTHER_VARIABLES = frozenset({"SCANSION_CACHE_DIR", "SCANSION_CONFIG", "SCANSION_TEST_GGUF"})
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's booleans: ``true`` and ``false`` alone. ``off`` is a value of several settings."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def load_settings(flags: Mapping[str, Any], config_file: Path | None) -> ServeSettings:
     """Settings from flags, then environment, then ``config_file``, then defaults.
 
@@ -48,7 +58,7 @@ def unknown_variables() -> list[str]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:

@@ -22,17 +22,17 @@ def base_url(settings: ServeSettings, port: int) -> str:
 def ready_text(
     settings: ServeSettings, assets: ModelAssets, port: int, *, num_groups: int = 1, group_size: int = 1
 ) -> str:
-    """A ready line and a ``curl`` command that works when pasted into a shell."""
+    """A ready line and a ``curl`` command that works when pasted into a shell, less the key: it is printed nowhere."""
     url = base_url(settings, port)
     name = settings.served_model_name[0] if settings.served_model_name else assets.name
     lines = [f"curl {url}/v1/chat/completions \\", "  -H 'Content-Type: application/json' \\"]
     if settings.api_key:
-        lines.append('  -H "Authorization: Bearer $SCANSION_API_KEY" \\')
+        lines.append("  -H 'Authorization: Bearer YOUR-KEY' \\")
     lines.append(f"  -d {shlex.quote(json.dumps(_example(name, settings, assets)))}")
     if assets.chat_template is None:
         lines[0] = f"curl {url}/v1/completions \\"
     copies = f", copies: {num_groups}" if num_groups > 1 else ""
-    ranks = f", ranks of {'each' if num_groups > 1 else 'it'}: {group_size}" if group_size > 1 else ""
+    ranks = f", {'each ' if num_groups > 1 else ''}on {group_size} ranks" if group_size > 1 else ""
     return f"Scansion is ready: {name} on {url}{copies}{ranks}\n\nTry it:\n\n" + "\n".join(lines) + "\n"
 
 

@@ -153,7 +153,7 @@ def test_the_command_to_paste_is_one_a_shell_understands(settings: ServeSettings
 def test_the_command_to_paste_fits_the_server() -> None:
     with_key = ready_text(ServeSettings(api_key=("secret",)), ASSETS, 1)
     assert "secret" not in with_key
-    assert "$SCANSION_API_KEY" in with_key
+    assert "Bearer YOUR-KEY" in with_key
     plain = pasted(ready_text(ServeSettings(grammar_backend="none"), ASSETS, 1))
     assert "response_format" not in json.loads(plain[-1])
     named = pasted(ready_text(ServeSettings(served_model_name="it's"), ASSETS, 1))

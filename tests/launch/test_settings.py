@@ -154,7 +154,10 @@ def test_a_draft_model_and_its_use_are_given_together(given: dict[str, str]) -> 
 
 
 def test_on_and_off_may_be_written_as_yaml_reads_them(tmp_path: Path) -> None:
-    assert load_settings({}, yaml_file(tmp_path, "jump-forward: off")).jump_forward == "off"
+    for name in ("jump-forward", "speculative", "reasoning-parser"):
+        assert getattr(load_settings({}, yaml_file(tmp_path, f"{name}: off")), name.replace("-", "_")) == "off"
+    assert load_settings({}, yaml_file(tmp_path, "docs: off")).docs is False
+    assert load_settings({}, yaml_file(tmp_path, "docs: false")).docs is False
     assert load_settings({"jump_forward": "on"}, None).jump_forward == "on"
 
 
