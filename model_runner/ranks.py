@@ -6,6 +6,7 @@ grammar flags, which live in the CPU's memory, on one of their own, so that neit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -23,6 +24,8 @@ from model_runner.errors import ModelLoadError
 _INLINE_BYTES = 4096
 """Longest message that travels together with its length."""
 _LENGTH_BYTES = 8
+_LEAVING_TIMEOUT = timedelta(seconds=5)
+"""How long the rank that serves the store stays for ranks that may read why the group cannot be."""
 
 
 class RankError(RuntimeError):
@@ -53,6 +56,7 @@ class Ranks:
         self.size = config.size
         self.device = device
         self._num_meetings = 0
+        self._serves_store = config.listener is not None
         self._start_timeout = timedelta(seconds=config.start_timeout)
         timeout = timedelta(seconds=config.timeout)
         _choose_interface(config.host, config.port)
@@ -90,7 +94,6 @@ class Ranks:
                 stated.append(json.loads(self._store.get(f"{key}/{rank}")))
             except RuntimeError as error:
                 raise ModelLoadError(f"rank {rank} did not say what it would load: {error}") from error
-        # A rank that leaves takes its facts along if it serves the store.
         self.wait_for_all("reading what the others would load")
         for rank, own in enumerate(stated):
             for name in sorted(stated[0].keys() | own.keys()):
@@ -106,6 +109,7 @@ class Ranks:
         self._store.set(f"{key}/{self.rank}", "1")
         try:
             self._store.wait([f"{key}/{rank}" for rank in range(self.size)], self._start_timeout)
+            self._answered(key, self._start_timeout)
         except RuntimeError as error:
             raise ModelLoadError(f"not every rank was done with {name}: {error}") from error
 
@@ -208,10 +212,21 @@ class Ranks:
                     f"rank {rank} of {self.size} did not come to {config.host}:{config.port}: {error}"
                 ) from error
             if size != self.size:
+                with contextlib.suppress(RuntimeError):  # not all of this group need be there
+                    self._answered("size", _LEAVING_TIMEOUT)
                 raise ModelLoadError(
                     f"rank {rank} is of a group of {size}, and rank {self.rank} of one of {self.size}; start every "
                     "node with the same --tp, --dp and --nnodes"
                 )
+
+    def _answered(self, key: str, timeout: timedelta) -> None:
+        """Say that the store has answered this rank; the rank that serves it waits for the others to say so.
+
+        A rank that leaves takes the store along, with every answer that is still under way.
+        """
+        self._store.set(f"{key}/answered/{self.rank}", "1")  # sends, and waits for no answer
+        if self._serves_store:
+            self._store.wait([f"{key}/answered/{rank}" for rank in range(self.size)], timeout)
 
     def _broadcast_buffer(self, buffer: bytearray) -> None:
         try:

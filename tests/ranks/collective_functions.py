@@ -56,6 +56,34 @@ def state_facts(config: RankConfig, facts: list[dict[str, str]]) -> str:
     return ""
 
 
+class _LateStore:
+    """A store to which a rank comes late with what it waits for."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def wait(self, *args: Any) -> None:
+        time.sleep(0.5)
+        self._store.wait(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def state_facts_late(config: RankConfig, facts: list[dict[str, str]]) -> str:
+    """As :func:`state_facts`, with ranks that leave at once, and the one that serves the store far ahead."""
+    ranks = meet(config)
+    if config.rank:
+        ranks._store = _LateStore(ranks._store)  # type: ignore[assignment]
+    try:
+        ranks.compare(facts[config.rank])
+    except ModelLoadError as error:
+        return str(error)
+    finally:
+        ranks.close()
+    return ""
+
+
 def sum_forever(config: RankConfig, has_begun: Path) -> str:
     ranks = meet(config)
     ranks.sum_(torch.ones(4), is_exact=False)

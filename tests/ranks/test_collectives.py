@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from collective_functions import exact_sums, meet_as, state_facts, sum_forever, use_each
+from collective_functions import exact_sums, meet_as, state_facts, state_facts_late, sum_forever, use_each
 from harness import RankProcesses
 
 
@@ -51,6 +51,11 @@ def test_ranks_that_state_other_facts_are_told_which(rank_processes: RankProcess
         assert "rank 1 and rank 0 differ in dtype: None and 'float32'" in message
 
 
+def test_a_rank_that_is_late_is_still_told_which(rank_processes: RankProcesses) -> None:
+    for message in rank_processes.run(state_facts_late, [{"dtype": "float32"}, {"dtype": "bfloat16"}]):
+        assert "differ in dtype" in message
+
+
 @pytest.mark.parametrize(
     ("places", "said"),
     [
@@ -62,7 +67,8 @@ def test_ranks_that_state_other_facts_are_told_which(rank_processes: RankProcess
 def test_ranks_that_cannot_meet_say_why(
     rank_processes: RankProcesses, places: list[tuple[int, int]], said: str
 ) -> None:
-    assert any(said in message for message in rank_processes.run(meet_as, places))
+    messages = rank_processes.run(meet_as, places)
+    assert any(said in message for message in messages), messages
 
 
 def test_the_others_notice_a_rank_that_is_killed(tmp_path: Path) -> None:
