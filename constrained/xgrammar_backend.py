@@ -20,6 +20,7 @@ from constrained.config import MAX_WHITESPACE_CHARACTERS
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError
 from constrained.schema import prepare
+from constrained.schema.native import xgrammar_reason
 from constrained.spec import GrammarSpec
 
 _QUICK_SECONDS = 0.02
@@ -168,7 +169,7 @@ class XGrammarBackend(BaseGrammarBackend):
         try:
             compiled = compile_function(source.text)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise InvalidGrammarError(f"invalid {source.kind}: {_reason(error)}") from error
+            raise InvalidGrammarError(f"invalid {source.kind}: {xgrammar_reason(error)}") from error
         is_quick = self.environment.config.compile_threads == 1 and time.thread_time() - started < _QUICK_SECONDS
         return XGrammarObject(self.environment, compiled, source if is_quick else None)
 
@@ -189,7 +190,7 @@ class XGrammarBackend(BaseGrammarBackend):
         try:
             compiled = xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self.tokenizer_info)
         except (RuntimeError, UnicodeDecodeError) as error:
-            raise GrammarError(f"a compiled grammar cannot be read back: {_reason(error)}") from error
+            raise GrammarError(f"a compiled grammar cannot be read back: {xgrammar_reason(error)}") from error
         return XGrammarObject(self.environment, compiled)
 
     def _compile_again(self, payload: bytes) -> BaseGrammarObject:
@@ -206,16 +207,6 @@ class XGrammarBackend(BaseGrammarBackend):
                 return self.dispatch_ebnf(source.text)
             case "structural tag":
                 return self.dispatch_structural_tag(source.text)
-
-
-def _reason(error: Exception) -> str:
-    """xgrammar's message without the position in its own source."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    message = " ".join(line.strip() for line in lines)
-    _, marker, rest = message.partition(": ")
-    if message.startswith("[") and marker:
-        message = rest.partition(") is false: ")[2] or rest
-    return message[:500]
 
 
 register_grammar_backend(XGrammarBackend.name, XGrammarBackend)

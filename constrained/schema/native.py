@@ -8,6 +8,7 @@ others without enforcing them, or not beside a second constraint, so those are r
 from __future__ import annotations
 
 import json
+import re
 from itertools import combinations
 from typing import Any
 
@@ -52,6 +53,8 @@ ENFORCED = frozenset(
     }
 )
 _INTEGER_BOUNDS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"})
+_SOURCE_POSITION = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: (?:.*\) is false: )?")
+_TEXT_POSITION = re.compile(r"error at line \d+, column \d+")
 _ALONE = frozenset({"$ref", "anyOf", "allOf", "const", "enum", "oneOf"})
 """Keywords beside which xgrammar forgets every other one."""
 
@@ -69,6 +72,14 @@ def check_native_schema(schema: Any, limits: Limits, pointer: str) -> None:
         if isinstance(value, dict):
             _check_keywords(document, solver, value, place, pointer)
             stack += _subschemas(value, place)
+
+
+def xgrammar_reason(error: Exception) -> str:
+    """xgrammar's message without positions in its own source, and without the excerpt under a position in a text."""
+    message = _SOURCE_POSITION.sub("", str(error).strip()) or type(error).__name__
+    if _TEXT_POSITION.search(message):
+        message = message.partition("\n")[0]
+    return " ".join(message.split())[:500]
 
 
 def _check_keywords(document: Document, solver: Solver, value: dict[str, Any], place: str, pointer: str) -> None:

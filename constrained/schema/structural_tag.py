@@ -11,11 +11,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import xgrammar
+
 from constrained.schema.document import Document, SchemaNode, escape_pointer, parse_json
 from constrained.schema.ebnf import check_ebnf
 from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError, UnenforceableError
-from constrained.schema.native import check_native_schema
+from constrained.schema.native import check_native_schema, xgrammar_reason
 from constrained.schema.prepared import Notice, PreparedGrammar, PrepareOptions
 from constrained.schema.regex import ebnf_of, read_regex
 from constrained.schema.shapes import Literal
@@ -107,8 +109,7 @@ class _Walker:
             value = {name: one for name, one in value.items() if name != "origin"}
             if kind == "regex":
                 return self._regex(value, origin if isinstance(origin, str) else f"{pointer}/pattern")
-            self._grammar(value, origin if isinstance(origin, str) else f"{pointer}/grammar")
-            return value
+            return self._grammar(value, origin if isinstance(origin, str) else f"{pointer}/grammar")
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
             check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
         return {name: self._member(name, one, f"{pointer}/{escape_pointer(name)}") for name, one in value.items()}
@@ -164,15 +165,20 @@ class _Walker:
         except SchemaError as error:
             raise SchemaError(error.message, pointer) from None
 
-    def _grammar(self, value: dict[str, Any], pointer: str) -> None:
-        if not isinstance(value.get("grammar"), str):
+    def _grammar(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
+        text = value.get("grammar")
+        if not isinstance(text, str):
             raise SchemaError("a grammar format needs a 'grammar'", pointer)
-        if value.get("syntax", "ebnf") != "ebnf":
-            return  # xgrammar's own Lark, which it checks itself
+        is_ebnf = value.get("syntax", "ebnf") == "ebnf"
         try:
-            check_ebnf(value["grammar"])
+            text = check_ebnf(text) if is_ebnf else text
+            # Read alone, since what xgrammar says of a whole tag names no part of it.
+            (xgrammar.Grammar.from_ebnf if is_ebnf else xgrammar.Grammar.from_lark)(text)
         except SchemaError as error:
             raise SchemaError(error.message, pointer) from None
+        except RuntimeError as error:
+            raise SchemaError(f"invalid grammar: {xgrammar_reason(error)}", pointer) from error
+        return {**value, "grammar": text}
 
 
 def _part(document: Document, path: Sequence[str]) -> SchemaNode:

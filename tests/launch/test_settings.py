@@ -153,6 +153,14 @@ def test_a_draft_model_and_its_use_are_given_together(given: dict[str, str]) -> 
         load_settings(given, None)
 
 
+@pytest.mark.parametrize("name", ["tool_call_parser", "reasoning_parser", "grammar_backend"])
+def test_an_unknown_parser_or_backend_is_named_with_those_there_are(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"--{name.replace('_', '-')}: .*'foo'") as caught:
+        load_settings({name: "foo"}, None)
+    known = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3", "grammar_backend": "xgrammar"}[name]
+    assert known in str(caught.value)
+
+
 def test_on_and_off_may_be_written_as_yaml_reads_them(tmp_path: Path) -> None:
     for name in ("jump-forward", "speculative", "reasoning-parser"):
         assert getattr(load_settings({}, yaml_file(tmp_path, f"{name}: off")), name.replace("-", "_")) == "off"

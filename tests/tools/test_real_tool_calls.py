@@ -73,6 +73,20 @@ def test_the_stream_helper_gathers_the_same_call(client):
     assert final.choices[0].message.tool_calls[0].function.parsed_arguments == whole.function.parsed_arguments
 
 
+def test_the_stream_helper_parses_an_answer_into_a_pydantic_model(client):
+    fragments = []
+    with client.chat.completions.stream(
+        model="m", messages=ASK, response_format=Verdict, temperature=0, stream_options={"include_usage": True}
+    ) as stream:
+        for event in stream:
+            if event.type == "content.delta":
+                fragments.append(event.delta)
+        final = stream.get_final_completion()
+    assert isinstance(final.choices[0].message.parsed, Verdict)
+    assert Verdict.model_validate_json("".join(fragments)) == final.choices[0].message.parsed
+    assert final.usage.completion_tokens > 0
+
+
 def test_twenty_sampled_calls_are_valid(real_server):
     schema = {
         "type": "object",
@@ -171,6 +185,20 @@ def test_a_tool_whose_arguments_cannot_be_constrained_is_a_400(real_server, sche
     assert error["message"].startswith("Tool 'broken': ")
     assert "(at tools[1].function.parameters/properties/a/" in error["message"]
     assert word in error["message"]
+
+
+@pytest.mark.parametrize(("syntax", "definition"), [("regex", "[a-c"), ("lark", "start: (NOWHERE"), ("lark", "x: /a/")])
+def test_a_custom_tools_broken_grammar_is_a_400_that_names_it(real_server, syntax, definition):
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+    tools = [
+        {"type": "function", "function": {"name": "fine", "parameters": {"type": "object"}}},
+        {"type": "custom", "custom": {"name": "broken", "format": form}},
+    ]
+    answer = real_server.chat({"model": "m", "messages": ASK, "tools": tools, "tool_choice": "required"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tools[1].custom.format.grammar.definition"
+    assert error["message"].startswith("Tool 'broken': ")
 
 
 @pytest.mark.parametrize("syntax", ["regex", "lark"])

@@ -128,6 +128,8 @@ def test_a_bad_grammar_is_refused_with_its_line(grammar: str, words: str) -> Non
             "/format/elements/0/pattern",
         ),
         ({"format": {"type": "grammar", "grammar": "root ::= x"}}, "/format/grammar"),
+        ({"format": {"type": "grammar", "grammar": "root ::= [z-a]"}}, "/format/grammar"),
+        ({"format": {"type": "grammar", "grammar": "start: NOWHERE", "syntax": "lark"}}, "/format/grammar"),
         ({"structures": [], "triggers": ["<"]}, "/structures"),
         ({"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["["]}, "/structures/0/begin"),
         (

@@ -218,6 +218,11 @@ def test_grammars_of_every_dialect_are_read(
     compiled = backends.compile(GrammarSpec(kind="ebnf", value=grammar)).grammar
     assert [text for text in valid if not accepts(compiled, text)] == []
     assert [text for text in invalid if accepts(compiled, text)] == []
+    part = {"type": "grammar", "grammar": grammar, "syntax": "lark" if grammar.startswith("start") else "ebnf"}
+    tag = {"format": {"type": "tag", "begin": "<g>", "content": part, "end": "</g>"}}
+    compiled = backends.compile(GrammarSpec(kind="structural_tag", value=json.dumps(tag))).grammar
+    assert [text for text in valid if not accepts(compiled, f"<g>{text}</g>")] == []
+    assert [text for text in invalid if accepts(compiled, f"<g>{text}</g>")] == []
 
 
 @pytest.mark.parametrize(
