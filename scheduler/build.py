@@ -111,7 +111,7 @@ def build(
         config,
         executor,
         connection,
-        ready=_describe(config, model),
+        ready=describe(config, model),
         page_size=model.page_size,
         row_tile=model.row_tile,
         eos_token_ids=eos_token_ids,
@@ -172,7 +172,8 @@ def _make_manager(environment: GrammarEnvironment, group: Ranks | None) -> Gramm
     return GrammarManager(environment, all_gather=group.all_gather, is_timekeeper=group.rank == 0)
 
 
-def _describe(config: SchedulerConfig, model: ModelRunner) -> SchedulerReady:
+def describe(config: SchedulerConfig, model: ModelRunner) -> SchedulerReady:
+    """What the HTTP process is told about the model and the limits it is served with."""
     return SchedulerReady(
         boot_id=secrets.token_hex(8),
         context_length=model.context_length,

@@ -7,13 +7,16 @@ import inspect
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bench.step.profile import StepProfileError, StepShape
 from bench.step.spans import Spans
 from constrained.config import GrammarConfig
+from constrained.environment import GrammarEnvironment
+from constrained.manager import GrammarManager
+from constrained.masks import GrammarMasks
 from constrained.vocabulary import Vocabulary
 from model_runner import runner as runner_module
 from model_runner.attention.base import AttentionBackend
@@ -22,17 +25,13 @@ from model_runner.layers import linear
 from model_runner.runner import ModelRunner
 from sampling.sampler import SamplerState
 from scheduler import step_executor
+from scheduler.build import describe
 from scheduler.config import SchedulerConfig
 from scheduler.connection import RouterConnection
 from scheduler.loop import Scheduler
-from scheduler.messages import SchedulerReady
 from scheduler.request import RequestGroup
 from scheduler.step_executor import StepExecutor
 from server.models.assets import ModelAssets
-
-if TYPE_CHECKING:
-    from constrained.manager import GrammarManager
-    from constrained.masks import GrammarMasks
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def set_up(runner_config: RunnerConfig, shape: StepShape, assets: ModelAssets) -
             config,
             executor,
             connection,
-            ready=_ready(runner, config),
+            ready=describe(config, runner),
             page_size=runner.page_size,
             eos_token_ids=assets.eos_token_ids,
             token_bytes=vocabulary.visible_bytes,
@@ -103,11 +102,6 @@ def set_up(runner_config: RunnerConfig, shape: StepShape, assets: ModelAssets) -
 def _grammars(
     vocabulary: Vocabulary, runner: ModelRunner, config: SchedulerConfig, eos_token_ids: tuple[int, ...]
 ) -> tuple[GrammarManager[RequestGroup], GrammarMasks]:
-    # Here, because the grammar libraries take a while to load.
-    from constrained.environment import GrammarEnvironment
-    from constrained.manager import GrammarManager
-    from constrained.masks import GrammarMasks
-
     grammar_config = GrammarConfig(max_draft_tokens=config.max_draft_tokens)
     environment = GrammarEnvironment(vocabulary, runner.vocab_size, eos_token_ids, grammar_config)
     manager: GrammarManager[RequestGroup] = GrammarManager(environment)
@@ -130,18 +124,3 @@ def _wrap_forward(spans: Spans, runner: ModelRunner) -> None:
 def _subclasses(kind: type[Any]) -> list[type[Any]]:
     below = kind.__subclasses__()
     return [*below, *(further for one in below for further in _subclasses(one))]
-
-
-def _ready(runner: ModelRunner, config: SchedulerConfig) -> SchedulerReady:
-    return SchedulerReady(
-        boot_id="bench",
-        context_length=runner.context_length,
-        vocab_size=runner.vocab_size,
-        kv_cache_tokens=runner.num_pages * runner.page_size,
-        max_running_requests=config.effective_max_running_requests,
-        device=str(runner.device),
-        dtype=str(runner.dtype).removeprefix("torch."),
-        attention_backend=runner.attention_backend,
-        num_parameters=runner.num_parameters,
-        weight_bytes=runner.weight_bytes,
-    )
