@@ -315,7 +315,7 @@ class ServeSettings(BaseSettings):
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
         if path is not None and not path.expanduser().is_file():
-            raise ValueError(f"there is no file {path}")
+            raise ValueError(f"there is no file {str(path)!r}")
         return None if path is None else path.expanduser().absolute()
 
     @field_validator("grammar_plugins")
@@ -323,7 +323,7 @@ class ServeSettings(BaseSettings):
     def _are_modules(cls, plugins: tuple[str, ...]) -> tuple[str, ...]:
         for plugin in plugins:
             if find_spec(plugin.partition(".")[0]) is None:  # what registers itself is imported by the scheduler alone
-                raise ValueError(f"there is no module {plugin}")
+                raise ValueError(f"there is no module {plugin!r}")
         return plugins
 
     @model_validator(mode="after")

@@ -6,8 +6,12 @@ import sys
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    # Imported here: a spawned child imports the script again, and needs none of this.
-    from server.cli.command import run
+    """Entry point of the console script; Ctrl-C ends it quietly, from the first import on."""
+    try:
+        # Imported here: a spawned child imports the script again, and needs none of this.
+        from server.cli.command import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

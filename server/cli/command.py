@@ -46,8 +46,6 @@ def run(arguments: Sequence[str]) -> int:
     except ModelResolutionError as error:
         _complain(namespace.parser.prog, str(error))
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _build_parser() -> argparse.ArgumentParser:

@@ -91,7 +91,7 @@ def _explain(item: Any, flags: Mapping[str, Any], environment: Mapping[str, Any]
         where = f"{ENVIRONMENT_PREFIX}{name.upper()} ({flag})"
     else:
         where = f"{config_file}: {name} ({flag})"
-    if name in ("api_key", "ssl_keyfile_password"):
+    if name in ("api_key", "ssl_keyfile_password") or _quotes_value(message, item["input"]):
         return f"{where}: {message}"
     return f"{where}: {message}, got {_shown(item['input'])}"
 
@@ -105,8 +105,9 @@ def _in_words(item: Any) -> str:
             return "must be a number"
         case "bool_parsing" | "bool_type":
             return "must be true or false"
-        case "string_type":
-            return "must be a text"
+        case "string_type" | "tuple_type" | "path_type":
+            is_scalar = not isinstance(item["input"], (dict, list))
+            return "must be a string: put it in quotes" if is_scalar else "must be a string"
         case "string_too_short":
             return "must not be empty"
         case "greater_than_equal":
@@ -119,6 +120,11 @@ def _in_words(item: Any) -> str:
             return f"must be {limits['expected']}"
         case _:
             return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _quotes_value(message: str, value: object) -> bool:
+    texts = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(text, str) and repr(text) in message for text in texts)
 
 
 def _shown(value: object) -> str:

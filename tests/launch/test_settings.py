@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
 import sysconfig
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +17,7 @@ from constrained.schema import Limits
 from constrained.spec import GrammarBackendName
 from model_runner.attention import registry
 from model_runner.config import AttentionBackendName
+from server.cli import main
 from server.cli.arguments import settings
 from server.cli.docs import with_current_tables
 from server.cli.errors import UsageError
@@ -64,10 +67,14 @@ def test_several_values_come_from_flags_commas_and_lists(tmp_path: Path, monkeyp
         ("dtype: int3", "dtype (--dtype): must be 'auto', 'bfloat16', 'float16' or 'float32', got 'int3'"),
         ("- port", "must hold settings as `name: value` lines"),
         ("port: [", "line 1, column"),
-        ("ssl_keyfile: /nowhere", "there is no file /nowhere"),
+        ("ssl_keyfile: /nowhere", "there is no file '/nowhere'"),
         ("grammar_backend: foo", "--grammar-backend: there is no 'foo'; there are auto, xgrammar, llguidance"),
-        ("grammar_plugins: [no_such_module.here]", "there is no module no_such_module.here"),
+        ("grammar_plugins: [no_such_module.here]", "there is no module 'no_such_module.here'"),
         ("attention_backend: foo", "must be 'auto' or 'torch', got 'foo'"),
+        ("api_key: 123", "api_key (--api-key): must be a string: put it in quotes"),
+        ("api_key: [abc, 123]", "api_key (--api-key): must be a string: put it in quotes"),
+        ("model: 2024-01-01", "model (--model): must be a string: put it in quotes, got"),
+        ("served_model_name: {a: b}", "must be a string, got {'a': 'b'}"),
     ],
 )
 def test_a_wrong_file_is_explained(tmp_path: Path, text: str, said: str) -> None:
@@ -83,6 +90,16 @@ def test_every_mistake_is_named_with_where_it_came_from(monkeypatch: pytest.Monk
     lines = str(caught.value).splitlines()
     assert any(line.startswith("SCANSION_DEVICE (--device): must be auto, cpu, cuda or cuda:N") for line in lines)
     assert any(line.startswith("--memory-fraction: must be at most 1") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"tool_call_parser": "foo"}, {"reasoning_parser": "foo"}, {"ssl_certfile": "foo"}, {"grammar_plugins": ["foo"]}],
+)
+def test_a_message_that_quotes_the_value_is_not_followed_by_it(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"there is no .*'foo'") as caught:
+        load_settings(given, None)
+    assert str(caught.value).count("foo") == 1
 
 
 def test_a_secret_is_neither_echoed_nor_in_the_repr() -> None:
@@ -197,6 +214,18 @@ def test_a_usage_mistake_exits_with_2_and_without_a_traceback(arguments: list[st
     assert result.returncode == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_during_the_imports_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "server.cli.command", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
