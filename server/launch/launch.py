@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 
@@ -12,7 +13,7 @@ from server.launch import exit_codes
 from server.launch.console import Console
 from server.launch.devices import count_devices
 from server.launch.errors import StartError
-from server.launch.listener import bind_listener, listen
+from server.launch.listener import bind_listener, is_loopback, listen
 from server.launch.placement import Placement, placement
 from server.launch.ready import node_ready_text, ready_text
 from server.launch.rendezvous import rendezvous_listeners
@@ -23,6 +24,10 @@ from server.launch.specs import http_specs, rank_specs
 from server.launch.supervisor import Supervisor
 from server.models import ModelAssets, ModelResolutionError, resolve
 from server.settings import ServeSettings
+
+_logger = logging.getLogger("scansion.launch")
+
+_OPEN_TO_ALL = "--host %s without --api-key: everyone who can reach the port can use this server"
 
 
 def launch(settings: ServeSettings, console: Console) -> int:
@@ -36,6 +41,8 @@ def launch(settings: ServeSettings, console: Console) -> int:
             listener = None
             if place.serves_http:
                 listener = stack.enter_context(bind_listener(settings.host, settings.port))
+                if not settings.api_key and not is_loopback(listener):
+                    _logger.warning(_OPEN_TO_ALL, settings.host)
             meetings = stack.enter_context(rendezvous_listeners(place))
             with exit_on_sigterm():
                 assets = resolve_model(settings, console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from server.launch.errors import StartError
@@ -42,6 +43,11 @@ def listen(listener: socket.socket) -> None:
     except OSError as error:
         raise _explained(error, host, port) from error
     listener.set_inheritable(True)
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only clients on this machine can reach it."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def _explained(error: OSError, host: str, port: int) -> StartError:

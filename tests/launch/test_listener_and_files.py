@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from server.launch.errors import StartError
-from server.launch.listener import bind_listener, listen
+from server.launch.listener import bind_listener, is_loopback, listen
 from server.launch.ready import ready_text
 from server.launch.restarts import RestartPolicy
 from server.launch.runtime_dir import runtime_dir
@@ -47,6 +48,24 @@ def test_two_starts_that_both_bound_do_not_both_listen(free_port: Callable[[], i
         listen(first)
         with pytest.raises(StartError, match="is in use"):
             listen(second)
+
+
+@pytest.mark.parametrize(("host", "only_here"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+def test_an_address_is_known_to_be_reachable_from_elsewhere(host: str, only_here: bool) -> None:
+    with bind_listener(host, 0) as listener:
+        assert is_loopback(listener) is only_here
+
+
+@pytest.mark.parametrize(("flags", "times"), [([], 1), (["--api-key", "k"], 0)])
+def test_a_server_that_is_open_to_everyone_says_so_once(flags: list[str], times: int, tmp_path: Path) -> None:
+    scansion = Path(sysconfig.get_path("scripts")) / "scansion"
+    started = subprocess.run(
+        [scansion, "serve", "--host", "0.0.0.0", "--port", "0", "--model", str(tmp_path), *flags],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert started.returncode == 1  # there is no model in the folder
+    warning = "--host 0.0.0.0 without --api-key: everyone who can reach the port can use this server"
+    assert started.stderr.count(warning) == times
 
 
 def test_clients_are_refused_until_it_listens(free_port: Callable[[], int]) -> None:
