@@ -36,9 +36,9 @@ class Events(msgspec.Struct, frozen=True, array_like=True):
 
     is_draining: bool = False
     """The process was told to leave when its requests are over."""
-    vanished: list[bytes] = []
-    """Clients found gone since the last turn."""
     messages: list[tuple[bytes, ToScheduler]] = []
+    vanished: list[bytes] = []
+    """Clients found gone since the last turn; what they said last is among the messages."""
 
 
 class Connection(Protocol):
@@ -126,7 +126,7 @@ class RouterConnection:
             if message is not None:
                 self._clients.setdefault(frames[0], _Client())
                 messages.append((frames[0], message))
-        return Events(vanished=vanished, messages=messages)
+        return Events(messages=messages, vanished=vanished)
 
     def send(self, client: bytes, message: FromScheduler) -> None:
         state = self._clients.get(client)

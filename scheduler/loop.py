@@ -144,10 +144,10 @@ class Scheduler:
         events = self._connection.receive(timeout)
         if events.is_draining:
             self.drain()
-        for client in events.vanished:
-            self._drop_client(client)
         for client, message in events.messages:
             self._handle(client, message)
+        for client in events.vanished:
+            self._drop_client(client)
         self._intake.admit_ready_grammars()
 
     def step(self) -> None:
@@ -257,8 +257,8 @@ class Scheduler:
 
     def _drop_client(self, client: bytes) -> None:
         num_aborted = self._intake.abort_client(client)
-        if num_aborted:  # one that leaves with nothing to wait for has just been stopped
-            logger.warning("HTTP process %s is gone; %d requests of it end", client.hex(), num_aborted)
+        if num_aborted:  # one that is stopped leaves with nothing to wait for: it has aborted what it had
+            logger.warning("HTTP process %s is gone; requests of it that end: %d", client.hex(), num_aborted)
         self._outbox.discard(client)
 
     def _propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:

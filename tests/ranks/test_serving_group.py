@@ -151,7 +151,7 @@ def test_requests_of_a_client_that_is_gone_end_on_every_rank_and_rank_0_says_so(
     assert isinstance(stats, SchedulerStats)
     assert stats.running_requests == 0
     (line,) = group.members[0].log_lines()
-    assert "1 requests of it end" in line
+    assert "requests of it that end: 1" in line
     assert group.members[1].log_lines() == []
 
 

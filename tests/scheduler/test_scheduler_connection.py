@@ -92,13 +92,19 @@ def test_a_vanished_client_is_noticed_with_nothing_to_send(connection: RouterCon
     clients: list[bytes] = []
     while len(clients) < 2:
         clients += [client for client, _ in connection.receive(None).messages]
+    last_words = AbortRequest(request_id="a")
+    gone.send(last_words)
     gone.close()
+    messages: list[ToScheduler] = []
     vanished: list[bytes] = []
     deadline = time.monotonic() + 5
     while not vanished and time.monotonic() < deadline:
-        vanished = connection.receive(0).vanished
+        events = connection.receive(0)
+        messages += [message for _, message in events.messages]
+        vanished = events.vanished
         time.sleep(0.01)
     assert len(vanished) == 1
+    assert messages == [last_words]
     (left,) = set(clients) - set(vanished)
     connection.send(left, StepOutput(outputs=[]))
     assert stays.receive() == StepOutput(outputs=[])
