@@ -23,24 +23,25 @@ class GrammarStats:
     """JSON pointers of keywords that nothing enforces, of a lenient request."""
 
 
-COUNTERS = (
-    "grammar_requests_total",
-    "grammar_compiles_total",
-    "grammar_compile_seconds_total",
-    "grammar_cache_hits_total",
-    "grammar_disk_cache_hits_total",
-    "grammar_cache_misses_total",
-    "grammar_single_flight_joins_total",
-    "grammar_invalid_total",
-    "grammar_timeouts_total",
-    "grammar_aborts_total",
-    "grammar_compiles_cancelled_total",
-    "grammar_compiles_displaced_total",
-    "grammar_worker_restarts_total",
-    "grammar_worker_crashes_total",
-    "grammar_mask_rows_total",
-    "grammar_mask_fill_seconds_total",
-)
+COUNTERS = {
+    "grammar_requests_total": "Requests with a constraint.",
+    "grammar_compiles_total": "Compiles that a process was given, second tries included.",
+    "grammar_compile_seconds_total": "Seconds that the compiles took which succeeded.",
+    "grammar_cache_hits_total": "Requests whose grammar was in memory.",
+    "grammar_disk_cache_hits_total": "Of the misses, grammars that --grammar-disk-cache held.",
+    "grammar_cache_misses_total": "Requests whose grammar was neither in memory nor being made.",
+    "grammar_single_flight_joins_total": "Requests that waited for a grammar which another request's miss was making.",
+    "grammar_invalid_total": "Compiles that failed otherwise than by time: refused, too large, displaced, crashed.",
+    "grammar_timeouts_total": "Compiles, or waits of a request for one, that took longer than --grammar-timeout.",
+    "grammar_aborts_total": "Requests that were aborted while they waited for their grammar.",
+    "grammar_compiles_cancelled_total": "Compiles that were ended because nobody waited for them any more.",
+    "grammar_compiles_displaced_total": "Slow compiles that were ended because others waited for their place.",
+    "grammar_worker_restarts_total": "Compile processes, or their parent, that were killed or died at work.",
+    "grammar_worker_crashes_total": "Compile processes that died at work by themselves.",
+    "grammar_mask_rows_total": "Vocabulary masks that were filled: one for each constrained token and draft.",
+    "grammar_mask_fill_seconds_total": "Seconds that the scheduler spent filling vocabulary masks.",
+}
+"""What a counter counts, by its Prometheus name without prefix."""
 
 
 @dataclass

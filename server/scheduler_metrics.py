@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
@@ -10,25 +9,32 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from constrained.stats import COUNTERS
 from scheduler.messages import SchedulerStats
 from server.drafter_metrics import drafter_metrics
 
 _GAUGES = {
     "running_requests": "Choices that run.",
-    "waiting_requests": "Requests that wait to run.",
+    "waiting_requests": "Choices that wait for a place in the batch, for the first time or after a preemption.",
     "grammar_queue_requests": "Requests that wait for their grammar.",
     "kv_tokens_used": "Tokens in KV pages that running requests refer to.",
     "kv_tokens_cached": "Tokens in KV pages that only the prefix cache holds.",
-    "kv_tokens_capacity": "Tokens the KV pool holds.",
+    "kv_tokens_capacity": "Tokens the KV pool has room for.",
 }
 _COUNTERS = {
-    "prompt_tokens_total": "Prompt tokens the scheduler took in.",
-    "cached_tokens_total": "Prompt tokens found in the prefix cache.",
+    "prompt_tokens_total": "Prompt tokens of requests that began to run.",
+    "cached_tokens_total": "Of those, tokens found in the prefix cache.",
     "generated_tokens_total": "Tokens the scheduler generated.",
-    "preemptions_total": "Requests that gave their pages back and ran again.",
-    "steps_total": "Steps of the scheduler.",
-    "requests_aborted_total": "Requests that were aborted.",
+    "preemptions_total": "Times a choice gave its KV pages back for want of room, to be computed again later.",
+    "steps_total": "Forward passes the scheduler launched.",
+    "requests_aborted_total": "Requests that were aborted, because their client left or asked for it.",
 }
+FURTHER_COUNTERS = {
+    **COUNTERS,
+    "grammar_forced_tokens_total": "Tokens that a grammar forced and jump-forward proposed as drafts.",
+    "refused_frames_total": "Messages of HTTP processes that the scheduler could not read: a fault of the server.",
+}
+"""What :attr:`SchedulerStats.counters` may hold."""
 
 
 def scheduler_metrics(stats: Sequence[SchedulerStats | None]) -> bytes:
@@ -77,8 +83,4 @@ def _families_of(stats: SchedulerStats | None) -> Iterator[Metric]:
     )
     yield from drafter_metrics(stats)
     for name, value in sorted(stats.counters.items()):
-        metric = f"scansion_{re.sub('[^a-zA-Z0-9_]', '_', name)}"
-        if name.endswith("_total"):
-            yield CounterMetricFamily(metric, "Reported by the scheduler.", value)
-        else:
-            yield GaugeMetricFamily(metric, "Reported by the scheduler.", value)
+        yield CounterMetricFamily(f"scansion_{name}", FURTHER_COUNTERS[name], value)

@@ -28,6 +28,7 @@ from scheduler.messages import (
     StepOutput,
 )
 from scheduler.waiting_queue import MAX_PASSED_OVER
+from server.scheduler_metrics import FURTHER_COUNTERS
 
 BOTH = pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
 SPEC = GrammarSpec(kind="regex", value="[0-9]{5}")
@@ -353,7 +354,18 @@ def test_only_a_client_that_leaves_requests_behind_is_worth_a_warning(caplog: py
     harness.connection.vanished.append(b"busy")
     harness.step()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "1 requests" in caplog.text
+    assert "requests of it that end: 1" in caplog.text
+
+
+def test_a_client_that_aborts_what_it_has_and_leaves_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness(0)
+    harness.submit("a", [1], max_tokens=50, client=b"stopped")
+    harness.step(2)
+    harness.abort("a", client=b"stopped")
+    harness.connection.vanished.append(b"stopped")  # both are found after one long step
+    harness.step()
+    assert caplog.records == []
+    harness.check_nothing_leaked()
 
 
 @BOTH
@@ -494,6 +506,10 @@ def test_stats_count_what_happened() -> None:
     assert (stats.prompt_tokens_total, stats.cached_tokens_total, stats.generated_tokens_total) == (40, 16, 8)
     assert (stats.running_requests, stats.kv_tokens_used, stats.kv_tokens_capacity) == (0, 0, 256)
     assert stats.kv_tokens_cached == 20
+
+
+def test_every_counter_has_a_meaning_on_the_metrics_page() -> None:
+    assert set(FURTHER_COUNTERS) == set(Harness(0, grammar_manager=FakeGrammarManager()).scheduler.stats(1).counters)
 
 
 def test_unseeded_requests_get_different_seeds_and_seeded_ones_their_own() -> None:

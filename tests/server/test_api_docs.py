@@ -15,6 +15,7 @@ from server.chat.protocol import ChatCompletionRequest
 from server.completions.protocol import CompletionRequest
 from server.errors import ApiError
 from server.ignored_fields import IGNORED_FIELDS, IGNORED_NESTED_FIELDS, REFUSED_FIELDS, as_table
+from server.scheduler_metrics import FURTHER_COUNTERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 FIELD_CELLS = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|"))
@@ -33,6 +34,15 @@ def test_every_field_has_a_row(name):
 def test_every_endpoint_is_named(shared_server):
     for path in shared_server.get("/openapi.json").json()["paths"]:
         assert path.replace("model_id", "id") in PAGE
+
+
+def test_every_metric_an_operator_is_told_of_exists(shared_server):
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    shown = shared_server.get("/metrics").text + " ".join(f"scansion_{name} " for name in FURTHER_COUNTERS)
+    named = set(re.findall(r"scansion_[a-z_]+", page))
+    assert len(named) > 8
+    for name in named:
+        assert re.search(rf"\b{name.removesuffix('_bucket')}\b", shown), name
 
 
 def test_every_status_and_code_of_an_error_class_is_in_the_table():
