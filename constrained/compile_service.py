@@ -112,6 +112,7 @@ class CompileService:
             entry = self._cache.get(spec)
             if entry is not None and entry.grammar.is_spent:
                 del self._cache[spec]
+                self._note_size()
             elif entry is not None:
                 self.metrics.add("grammar_cache_hits_total")
                 return self._fresh(entry, is_cache_hit=True), True
@@ -155,15 +156,10 @@ class CompileService:
         with self._lock:
             self._store(spec, _Entry(grammar, GrammarStats(), _entry_bytes(spec, grammar)))
 
-    @property
-    def cached_bytes(self) -> int:
-        """Size of the memory cache."""
-        with self._lock:
-            return int(self._cache.currsize)
-
     def reset(self) -> None:
         with self._lock:
             self._cache.clear()
+            self._note_size()
 
     def shutdown(self) -> None:
         self._compiler.shutdown()
@@ -287,8 +283,16 @@ class CompileService:
         return grammar
 
     def _store(self, spec: GrammarSpec, entry: _Entry) -> None:
-        if entry.size_bytes <= self._cache.maxsize:
-            self._cache[spec] = entry
+        if entry.size_bytes > self._cache.maxsize:
+            return
+        self._cache.pop(spec, None)
+        num_others = len(self._cache)
+        self._cache[spec] = entry
+        self.metrics.add("grammar_cache_evictions_total", num_others + 1 - len(self._cache))
+        self._note_size()
+
+    def _note_size(self) -> None:
+        self.metrics.cache_bytes = int(self._cache.currsize)
 
 
 def _entry_bytes(spec: GrammarSpec, grammar: BaseGrammarObject) -> int:

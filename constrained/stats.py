@@ -30,6 +30,7 @@ COUNTERS = {
     "grammar_cache_hits_total": "Requests whose grammar was in memory.",
     "grammar_disk_cache_hits_total": "Of the misses, grammars that --grammar-disk-cache held.",
     "grammar_cache_misses_total": "Requests whose grammar was neither in memory nor being made.",
+    "grammar_cache_evictions_total": "Grammars that left the memory cache to make room for others.",
     "grammar_single_flight_joins_total": "Requests that waited for a grammar which another request's miss was making.",
     "grammar_invalid_total": "Compiles that failed otherwise than by time: refused, too large, displaced, crashed.",
     "grammar_timeouts_total": "Compiles, or waits of a request for one, that took longer than --grammar-timeout.",
@@ -49,6 +50,8 @@ class GrammarMetrics:
     """Counters by Prometheus name without prefix. Written from several threads: single additions under the GIL."""
 
     counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTERS, 0)))
+    cache_bytes: int = 0
+    """Size of the grammars in the memory cache."""
 
     def add(self, name: str, amount: float = 1) -> None:
         if name not in self.counters:

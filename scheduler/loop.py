@@ -289,6 +289,7 @@ class Scheduler:
             preemptions_total=self.planner.counters.preemptions,
             steps_total=self.counters.steps,
             requests_aborted_total=self._live.num_aborted,
+            grammar_cache_bytes=self._grammar_manager.metrics.cache_bytes if self._grammar_manager is not None else 0,
             drafters=drafters,
             counters={
                 "refused_frames_total": self._connection.num_refused_frames,

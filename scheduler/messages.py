@@ -237,6 +237,7 @@ class SchedulerStats(_Message, frozen=True, kw_only=True):
     preemptions_total: int
     steps_total: int
     requests_aborted_total: int
+    grammar_cache_bytes: int = 0
     drafters: dict[str, DrafterStats] = {}
     counters: dict[str, float] = {}
     """Further counters by metric name without prefix, such as ``grammar_compile_seconds_total``."""

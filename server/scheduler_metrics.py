@@ -17,6 +17,7 @@ _GAUGES = {
     "running_requests": "Choices that run.",
     "waiting_requests": "Choices that wait for a place in the batch, for the first time or after a preemption.",
     "grammar_queue_requests": "Requests that wait for their grammar.",
+    "grammar_cache_bytes": "Memory that compiled grammars are counted with, at most --grammar-cache-bytes.",
     "kv_tokens_used": "Tokens in KV pages that running requests refer to.",
     "kv_tokens_cached": "Tokens in KV pages that only the prefix cache holds.",
     "kv_tokens_capacity": "Tokens the KV pool has room for.",

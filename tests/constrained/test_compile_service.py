@@ -161,7 +161,8 @@ def test_the_memory_cache_is_bounded_in_bytes(make) -> None:
         future = waiting(service, regex(f"a{{{index + 1}}}"))
         compiler.finish()
         future.result(5)
-        assert service.cached_bytes <= 300_000
+        assert 0 < service.metrics.cache_bytes <= 300_000
+    assert 0 < service.metrics.counters["grammar_cache_evictions_total"] < 12
     assert cached(service, regex("a{12}"))
     waiting(service, regex("a{1}"))
 
@@ -180,7 +181,8 @@ def test_reset_forgets_what_is_cached(make) -> None:
     compiler.finish()
     future.result(5)
     service.reset()
-    assert service.cached_bytes == 0
+    assert service.metrics.cache_bytes == 0
+    assert service.metrics.counters["grammar_cache_evictions_total"] == 0
     waiting(service, regex("a"))
 
 
