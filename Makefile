@@ -81,6 +81,7 @@ bench-sampling: install-dev
 bench-grammar: install-dev
 	$(BIN)/python -m bench.grammar $(BENCH_FLAGS)
 	$(BIN)/python -m bench.grammar_serving
+	$(BIN)/python -m bench.grammar_memory
 ifdef CORPORA
 	$(BIN)/python -m bench.grammar_corpora
 endif
