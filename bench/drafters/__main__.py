@@ -10,7 +10,7 @@ from bench.drafters.lengths import lengths
 from bench.drafters.lossless import lossless
 from bench.drafters.report import Report
 from bench.drafters.setup import Bench
-from bench.drafters.speed import clients, ngram, steps
+from bench.drafters.speed import SCHEMAS, clients, ngram, steps
 
 Part = Callable[[Bench, argparse.Namespace, Report], None]
 SPEED_PARTS: Mapping[str, Part] = {"steps": steps, "clients": clients, "ngram": ngram, "lengths": lengths}
@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("--device", default="auto")
     result.add_argument("--num-threads", type=int)
     result.add_argument("--only", action="append", choices=PARTS, help="a part; several may be given")
+    result.add_argument(
+        "--schema", action="append", choices=SCHEMAS, help="of the structured ones; several may be given"
+    )
     result.add_argument("--requests", type=int, default=200, help="varied requests whose answers are compared")
     result.add_argument("--tokens", type=int, default=64, help="longest answer of those")
     result.add_argument("--structured", type=int, default=8, help="structured requests that are timed")
