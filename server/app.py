@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
@@ -31,6 +32,16 @@ from server.error_response import install_error_handlers
 from server.metrics import Metrics
 from server.models.assets import ModelAssets
 from server.tokenizer import Tokenizer
+
+_ROUTERS = (
+    server.chat.router.router,
+    server.completions.router.router,
+    server.utility.models.router,
+    server.utility.tokens.router,
+    server.utility.parsing.router,
+    server.utility.health.router,
+    server.utility.administration.router,
+)
 
 
 def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
@@ -81,17 +92,10 @@ def create_app(context: ServerContext) -> ASGIApp:
     # The page's scripts come from the package: a server often has no way out to a content network.
     app = FastAPIOffline(**options) if config.docs else FastAPI(docs_url=None, openapi_url=None, **options)
     app.state.context = context
-    for module in (
-        server.chat.router,
-        server.completions.router,
-        server.utility.models,
-        server.utility.tokens,
-        server.utility.parsing,
-        server.utility.health,
-        server.utility.administration,
-    ):
-        app.include_router(module.router)
-    install_error_handlers(app)
+    for router in _ROUTERS:
+        app.include_router(router)
+    routes = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    install_error_handlers(app, [route.path for route in routes if route.include_in_schema])
     install_openapi(app)
 
     asgi: ASGIApp = Auth(app, config.api_keys, root_path=config.root_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -21,8 +23,8 @@ def error_response(error: ApiError) -> Response:
     return Response(error.encoded(), error.status, error.headers, media_type="application/json")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Give every exception an OpenAI body, those of the framework included."""
+def install_error_handlers(app: FastAPI, paths: Sequence[str]) -> None:
+    """Give every exception an OpenAI body, those of the framework included; ``paths`` are what the endpoints have."""
 
     async def on_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
@@ -31,7 +33,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return await on_api_error(request, _from_framework(request, error))
+        return await on_api_error(request, _from_framework(request, error, paths))
 
     async def on_disconnect(request: Request, error: Exception) -> Response:
         record_of(request.scope).is_disconnected = True
@@ -47,12 +49,18 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, on_anything_else)
 
 
-def _from_framework(request: Request, error: HTTPException) -> ApiError:
+def _from_framework(request: Request, error: HTTPException, paths: Sequence[str]) -> ApiError:
     path = request.url.path[:200]
     if error.status_code == 404:
-        return NotFoundError(f"There is no {path!r} here; /docs lists what there is.")
+        return NotFoundError(f"There is no {path!r} here; /docs lists what there is.{_same_end(path, paths)}")
     if error.status_code == 405:
         return MethodNotAllowedError(f"{path!r} does not answer to {request.method[:20]}.", headers=error.headers)
     refusal = BadRequestError(str(error.detail))
     refusal.status = error.status_code
     return refusal
+
+
+def _same_end(path: str, paths: Sequence[str]) -> str:
+    """The endpoint that is meant where the prefix is missing, or there twice: clients add ``/v1`` or do not."""
+    meant = min((one for one in paths if one.endswith(path) or path.endswith(one)), key=len, default=None)
+    return "" if meant is None else f" Did you mean {meant!r}?"

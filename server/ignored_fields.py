@@ -37,6 +37,16 @@ REFUSED_FIELDS: dict[str, str] = {
 }
 """Field of a completions request that is a 400, and why."""
 
+RENAMED_FIELDS: dict[str, str] = {
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "ebnf",
+    "guided_decoding_backend": "grammar_backend",
+    "grammar": "ebnf",
+}
+"""Field of other servers or of their older versions, and the one that means it here."""
+
 
 def as_table(fields: dict[str, str]) -> str:
     """One of the lists above as the table ``docs/api.md`` shows."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 from pydantic_core import ErrorDetails
 
 from server.errors import BadRequestError
-from server.ignored_fields import IGNORED_FIELDS, REFUSED_FIELDS
+from server.ignored_fields import IGNORED_FIELDS, REFUSED_FIELDS, RENAMED_FIELDS
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound="RequestModel")
 _Item = TypeVar("_Item")
 
 
@@ -29,6 +29,9 @@ class RequestModel(BaseModel):
     """Base of all request bodies: no coercion between JSON types, no unknown fields, no infinities."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    fields_elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Fields that are often sent to the wrong endpoint, and what to do instead."""
 
 
 def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
@@ -51,7 +54,7 @@ def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
             if value is not None:
                 raise BadRequestError(f"'{name}' is refused: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
         elif name not in IGNORED_FIELDS:
-            raise _unknown_field(known, name)
+            raise _unknown_field(model, known, name)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -78,9 +81,14 @@ def closest(name: str, known: list[str]) -> str:
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
-def _unknown_field(known: Iterable[str], name: str) -> BadRequestError:
+def _unknown_field(model: type[RequestModel], known: Collection[str], name: str) -> BadRequestError:
     shown = name[:100]
-    hint = closest(shown, [*known, *IGNORED_FIELDS])
+    if name in model.fields_elsewhere:
+        hint = f" {model.fields_elsewhere[name]}"
+    elif RENAMED_FIELDS.get(name) in known:
+        hint = f" Here it is '{RENAMED_FIELDS[name]}'."
+    else:
+        hint = closest(shown, [*known, *IGNORED_FIELDS])
     return BadRequestError(f"Unknown field '{shown}'.{hint}", param=shown, code="unknown_field")
 
 

@@ -78,9 +78,12 @@ class _Walker:
         """The older ``structures`` and ``triggers`` as triggered tags."""
         structures, triggers = document.get("structures"), document.get("triggers")
         if not isinstance(structures, list) or not structures:
-            raise SchemaError("a structural tag has a 'format', or 'structures' and 'triggers'", "/structures")
+            raise SchemaError(
+                "'structures' must be a list of at least one structure, with texts 'begin' and 'end', and a 'schema'",
+                "/structures",
+            )
         if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
-            raise SchemaError("'triggers' is a list of texts", "/triggers")
+            raise SchemaError("'triggers' must be a list of at least one text, none of them empty", "/triggers")
         tags = []
         for index, one in enumerate(structures):
             place = f"/structures/{index}"

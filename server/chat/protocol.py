@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -70,6 +70,8 @@ class Prediction(RequestModel):
 
 
 class ChatCompletionRequest(SamplingFields):
+    fields_elsewhere: ClassVar = {"prompt": "Give 'messages', or send the prompt to /v1/completions."}
+
     messages: List[ChatMessage] = Field(min_length=1, max_length=16384)
     max_completion_tokens: int | None = Field(default=None, ge=1, description="Wins over nothing: give one of both.")
     logprobs: bool = False

@@ -344,6 +344,40 @@ def test_a_close_miss_is_suggested(shared_server):
     assert "'temperature'" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (CHAT, {"guided_json": {}}, "'json_schema'"),
+        (TEXT, {"guided_regex": "a"}, "'regex'"),
+        (CHAT, {"grammar": "root ::= 'a'"}, "'ebnf'"),
+        (CHAT, {"prompt": "hi"}, "/v1/completions"),
+        (TEXT, {"messages": MESSAGES}, "/v1/chat/completions"),
+        ("/tokenize", {"grammar": "root ::= 'a'"}, "Unknown field 'grammar'."),
+    ],
+)
+def test_a_field_that_means_something_elsewhere_is_told_with_what_to_use_here(shared_server, path, body, said):
+    error = assert_refused(lambda: shared_server.post(path, body), 400, next(iter(body)))
+    assert error["code"] == "unknown_field"
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/completions", TEXT),
+        ("/models", "/v1/models"),
+        ("/v1/v1/chat/completions", CHAT),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/embeddings", None),
+        ("/v1/responses", None),
+    ],
+)
+def test_a_path_that_is_nearly_one_of_ours_is_told_with_it(shared_server, path, meant):
+    message = assert_refused(lambda: shared_server.post(path, GOOD), 404, None)["message"]
+    assert message.endswith(f"Did you mean {meant!r}?" if meant else "/docs lists what there is.")
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/abort_request"])
 def test_utility_endpoints_name_their_unknown_fields(shared_server, path):
     assert_refused(lambda: shared_server.post(path, {"nonsense": 1}), 400, "nonsense")

@@ -177,7 +177,7 @@ class _Reader:
             elif self.accept("=") or self.accept("!"):
                 look_ahead = self.text[self.position - 1] == "!"
             elif self.accept("<=") or self.accept("<!"):
-                raise PatternUnsupportedError("look-behind is not supported", start)
+                raise PatternUnsupportedError("look-behind (not supported; make it a part of the pattern)", start)
             elif self.accept("<") or self.accept("P<"):
                 end = self.text.find(">", self.position)
                 if end < 0 or not self.text[self.position : end].isidentifier():
