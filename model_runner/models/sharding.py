@@ -83,7 +83,7 @@ def refuse_indivisible(find_obstacles: Callable[[int], Sequence[str]], size: int
         possible = [number for number in range(1, limit + 1) if not find_obstacles(number)]
         raise ModelLoadError(
             f"{size} tensor-parallel ranks do not divide the model's {', '.join(obstacles)}; "
-            f"it can be cut into {_enumerate(possible)}"
+            f"--tp can be {_enumerate(possible)}"
         )
 
 
