@@ -7,23 +7,27 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from server.config import HttpConfig
 from server.errors import BadRequestError, BodyTimeoutError, BodyTooLargeError, ClientDisconnectedError
+from server.validation import RequestModel, validate_request
 
+_Model = TypeVar("_Model", bound=RequestModel)
 _SHOWN = 100
 """Characters of a path or key that an error repeats."""
 _MAX_LENGTH_DIGITS = 19
+_LONG_BODY = 64 * 1024
+"""Bytes; a longer one is read in a thread, beside which other answers go on: a megabyte may take a second."""
 _MAX_KEYS = 10_000
 """Of one object: each unknown one is an error of its own until the first is told, and a million take seconds."""
 
 
-async def read_json_object(request: Request, config: HttpConfig) -> dict[str, Any]:
-    """The request's body, which must be one JSON object.
+async def read_request(model: type[_Model], request: Request, config: HttpConfig) -> _Model:
+    """The request's body, which must be one JSON object that fits ``model``.
 
     Raises
     ------
@@ -31,7 +35,8 @@ async def read_json_object(request: Request, config: HttpConfig) -> dict[str, An
         As soon as more than ``max_body_bytes`` are announced or have come; the rest is not kept.
     BodyTimeoutError
     BadRequestError
-        It is not JSON, or JSON that cannot be served (see :func:`parse_json_object`).
+        It is not JSON, JSON that cannot be served (see :func:`parse_json_object`), or does not fit (see
+        :func:`~server.validation.validate_request`).
     ClientDisconnectedError
         The client left before its body was complete.
     """
@@ -40,7 +45,9 @@ async def read_json_object(request: Request, config: HttpConfig) -> dict[str, An
         body = await asyncio.wait_for(reading, config.body_timeout)
     except asyncio.TimeoutError as error:
         raise BodyTimeoutError(f"The body did not arrive within {config.body_timeout:g} seconds.") from error
-    return parse_json_object(body, max_depth=config.max_json_depth)
+    if len(body) < _LONG_BODY:
+        return _checked(model, body, config)
+    return await asyncio.to_thread(_checked, model, body, config)
 
 
 def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
@@ -85,6 +92,10 @@ def parse_json_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     if b"\\ud" in body or b"\\uD" in body:
         _check_surrogates(value)
     return value
+
+
+def _checked(model: type[_Model], body: bytes, config: HttpConfig) -> _Model:
+    return validate_request(model, parse_json_object(body, max_depth=config.max_json_depth))
 
 
 async def _read(scope: Scope, receive: Receive, max_bytes: int) -> bytes:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from scheduler.messages import GenerateRequest
-from server.body import read_json_object
+from server.body import read_request
 from server.chat.answer import ChatAnswerShape, ChatStreamEncoder, whole_answer
 from server.chat.prediction import encode_prediction
 from server.chat.prompt import encode_conversation
@@ -26,7 +26,6 @@ from server.generation import start_generation
 from server.json_response import JsonResponse
 from server.limits import resolve_max_tokens
 from server.sampling_request import sampling_params
-from server.validation import validate_request
 
 router = APIRouter()
 
@@ -35,7 +34,7 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     context = context_of(request)
-    body = validate_request(ChatCompletionRequest, await read_json_object(request, context.config))
+    body = await read_request(ChatCompletionRequest, request, context.config)
     model = context.resolve_model(body.model)
     ready = context.require_ready()
     _refuse_unserved(body, context)

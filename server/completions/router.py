@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from sampling.params import SamplingParams
 from scheduler.messages import GenerateRequest, SchedulerReady
-from server.body import read_json_object
+from server.body import read_request
 from server.choices import ChoiceAssembler
 from server.completions.answer import CompletionAnswerShape, CompletionStreamEncoder, whole_answer
 from server.completions.echo import Echo
@@ -26,7 +26,6 @@ from server.generation import start_generation
 from server.json_response import JsonResponse
 from server.limits import resolve_max_tokens
 from server.sampling_request import sampling_params
-from server.validation import validate_request
 
 router = APIRouter()
 
@@ -35,7 +34,7 @@ router = APIRouter()
 async def create_completion(request: Request) -> Response:
     """Continue a text."""
     context = context_of(request)
-    body = validate_request(CompletionRequest, await read_json_object(request, context.config))
+    body = await read_request(CompletionRequest, request, context.config)
     model = context.resolve_model(body.model)
     ready = context.require_ready()
     num_generated = _check(body, context)

@@ -9,13 +9,13 @@ import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
-from server.body import read_json_object
+from server.body import read_request
 from server.context import context_of
 from server.documentation import request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.scheduler_stats import total
-from server.validation import RequestModel, validate_request
+from server.validation import RequestModel
 
 router = APIRouter()
 
@@ -24,6 +24,7 @@ class AbortBody(RequestModel):
     """Which requests to stop."""
 
     request_id: str | None = None
+    """The answer's id, or its X-Request-Id."""
     rid: str | None = None
     """The same, as SGLang spells it."""
     abort_all: bool = False
@@ -86,7 +87,7 @@ async def flush_cache(request: Request) -> Response:
 async def abort_request(request: Request) -> Response:
     """Stop a request by its answer's id or its X-Request-Id; its client gets an error."""
     context = context_of(request)
-    body = validate_request(AbortBody, await read_json_object(request, context.config))
+    body = await read_request(AbortBody, request, context.config)
     context.require_ready()
     request_id = body.request_id or body.rid
     if body.abort_all == bool(request_id):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from server.body import read_json_object
+from server.body import read_request
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
 from server.chat.spoken import call_object
@@ -25,7 +25,7 @@ from server.tools.definitions import Tool, read_tools
 from server.tools.events import collect
 from server.tools.harmony import HarmonyParser
 from server.tools.registry import tool_parser
-from server.validation import List, RequestModel, validate_request
+from server.validation import List, RequestModel
 
 router = APIRouter()
 
@@ -34,13 +34,16 @@ Parser = TypeVar("Parser")
 
 class ParseToolCallsRequest(RequestModel):
     text: str
+    """What a model wrote."""
     tools: List[Tool]
+    """What it was offered."""
     tool_call_parser: str | None = None
     """Unset: the served model's."""
 
 
 class SeparateReasoningRequest(RequestModel):
     text: str
+    """What a model wrote."""
     reasoning_parser: str | None = None
     """Unset: the served model's."""
     is_thinking: bool | None = None
@@ -51,7 +54,7 @@ class SeparateReasoningRequest(RequestModel):
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completions request with this body would have."""
     context = context_of(request)
-    body = validate_request(ChatCompletionRequest, await read_json_object(request, context.config))
+    body = await read_request(ChatCompletionRequest, request, context.config)
     context.resolve_model(body.model)
     conversation = await encode_conversation(context, body, context.require_ready(), tools_of(body, context))
     return JsonResponse(
@@ -68,7 +71,7 @@ async def apply_template(request: Request) -> Response:
 async def parse_tool_calls(request: Request) -> Response:
     """Words and calls of a text; a call that is malformed, or of a tool that is not offered, is words."""
     context = context_of(request)
-    body = validate_request(ParseToolCallsRequest, await read_json_object(request, context.config))
+    body = await read_request(ParseToolCallsRequest, request, context.config)
     kind = _named(body.tool_call_parser, tool_parser, context.formats.tool_parser, "tool_call_parser")
     tools = read_tools(
         tools=body.tools,
@@ -95,7 +98,7 @@ async def parse_tool_calls(request: Request) -> Response:
 async def separate_reasoning(request: Request) -> Response:
     """Thinking and answer of a text."""
     context = context_of(request)
-    body = validate_request(SeparateReasoningRequest, await read_json_object(request, context.config))
+    body = await read_request(SeparateReasoningRequest, request, context.config)
     form = _named(body.reasoning_parser, reasoning_format, context.formats.reasoning, "reasoning_parser")
     if form is None:
         return JsonResponse({"reasoning_text": "", "text": body.text})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from server.body import read_json_object
+from server.body import read_request
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest, ChatMessage
 from server.context import context_of
@@ -16,7 +16,7 @@ from server.documentation import request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.limits import refuse_hopeless_text
-from server.validation import List, RequestModel, validate_request
+from server.validation import List, RequestModel
 
 router = APIRouter()
 
@@ -25,19 +25,30 @@ class TokenizeRequest(RequestModel):
     """A prompt, or messages to render first."""
 
     model: str | None = None
+    """Left out: the served model."""
     prompt: str | None = None
+    """A text; give this or `messages`."""
     messages: List[ChatMessage] | None = Field(default=None, min_length=1)
+    """A conversation, which the chat template renders."""
     add_special_tokens: bool = True
+    """Whether a `prompt` begins with the BOS token, where the model wants one."""
     add_generation_prompt: bool | None = None
+    """As in chat completions."""
     continue_final_message: bool = False
+    """As in chat completions."""
     chat_template_kwargs: dict[str, Any] | None = None
+    """As in chat completions."""
     return_token_strs: bool = False
+    """Whether the answer has each token's text, too."""
 
 
 class DetokenizeRequest(RequestModel):
     model: str | None = None
+    """Left out: the served model."""
     tokens: List[Annotated[int, Field(ge=0, lt=2**31)]]
+    """Token ids."""
     skip_special_tokens: bool = False
+    """Whether special tokens are left out of the text."""
 
 
 @router.post("/tokenize", openapi_extra=request_body(TokenizeRequest))
@@ -45,7 +56,7 @@ async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
     context = context_of(request)
     config, tokenizer = context.config, context.tokenizer
-    body = validate_request(TokenizeRequest, await read_json_object(request, config))
+    body = await read_request(TokenizeRequest, request, config)
     context.resolve_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise BadRequestError("Give either 'prompt' or 'messages'.", param="prompt")
@@ -77,7 +88,7 @@ async def detokenize(request: Request) -> Response:
     """Text of token ids."""
     context = context_of(request)
     config = context.config
-    body = validate_request(DetokenizeRequest, await read_json_object(request, config))
+    body = await read_request(DetokenizeRequest, request, config)
     context.resolve_model(body.model)
     size = len(context.tokenizer.vocabulary)
     for index, token_id in enumerate(body.tokens):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import tracemalloc
 
 import pytest
+from pydantic import model_validator
+from starlette.requests import Request
 
 from scheduler.messages import ErrorInfo
-from server.body import parse_json_object
+from server.body import parse_json_object, read_request
+from server.config import HttpConfig
 from server.errors import ApiError, BadRequestError, SchedulerError
+from server.validation import RequestModel
 
 LONG_KEY = b"A" * 50_000
 
@@ -81,3 +87,23 @@ def test_an_error_repeats_a_bounded_part_of_what_a_client_sent(error):
 def test_every_error_has_a_code(status):
     assert SchedulerError(ErrorInfo(status=status, message="m"), retry_after=1).code
     assert ApiError("m").code
+
+
+class Noted(RequestModel):
+    text: str
+    thread: int = 0
+
+    @model_validator(mode="after")
+    def _note_the_thread(self) -> Noted:
+        self.thread = threading.get_ident()
+        return self
+
+
+@pytest.mark.parametrize(("size", "is_here"), [(100, True), (1_000_000, False)])
+def test_a_long_body_is_read_beside_the_loop(size: int, is_here: bool):
+    async def receive():
+        return {"type": "http.request", "body": b'{"text": "%s"}' % (b"a" * size)}
+
+    read = asyncio.run(read_request(Noted, Request({"type": "http", "headers": []}, receive), HttpConfig(endpoints=())))
+    assert len(read.text) == size
+    assert (read.thread == threading.get_ident()) is is_here
