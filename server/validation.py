@@ -28,7 +28,13 @@ List = Annotated[list[_Item], _FailFast()]
 class RequestModel(BaseModel):
     """Base of all request bodies: no coercion between JSON types, no unknown fields, no infinities."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,  # /openapi.json and /docs show them
+    )
 
     fields_elsewhere: ClassVar[Mapping[str, str]] = {}
     """Fields that are often sent to the wrong endpoint, and what to do instead."""

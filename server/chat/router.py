@@ -19,7 +19,7 @@ from server.chat.thinking import reasoning_spec
 from server.chat.tool_use import answer_constraint, naming_tool, reading_of, tools_of
 from server.choices import ChoiceAssembler
 from server.context import ServerContext, context_of
-from server.documentation import request_body
+from server.documentation import errors, request_body
 from server.errors import BadRequestError, SchedulerError
 from server.event_stream import EventStream
 from server.generation import start_generation
@@ -27,7 +27,7 @@ from server.json_response import JsonResponse
 from server.limits import resolve_max_tokens
 from server.sampling_request import sampling_params
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 404, 409, 429, 500, 503, 504))
 
 
 @router.post("/v1/chat/completions", openapi_extra=request_body(ChatCompletionRequest))

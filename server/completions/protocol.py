@@ -14,7 +14,12 @@ class CompletionRequest(SamplingFields):
     fields_elsewhere: ClassVar = {"messages": "Give 'prompt', or send the messages to /v1/chat/completions."}
 
     prompt: str | List[str] | List[TokenId] | List[List[TokenId]]
+    """A text, token ids, or a list of either."""
     echo: bool = False
+    """Whether the prompt stands before the answer."""
     best_of: int | None = Field(default=None, ge=1)
+    """Generates that many choices of a prompt and shows the `n` likeliest."""
     logprobs: int | None = Field(default=None, ge=0)
-    add_special_tokens: bool = Field(default=True, description="Whether a text prompt begins with the BOS token.")
+    """Each token comes with its log-probability, and those of this many likeliest tokens."""
+    add_special_tokens: bool = True
+    """Whether a text prompt begins with the BOS token."""

@@ -19,7 +19,7 @@ from server.completions.prompts import Prompt, read_prompts
 from server.completions.protocol import CompletionRequest
 from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext, context_of
-from server.documentation import request_body
+from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.event_stream import EventStream
 from server.generation import start_generation
@@ -27,7 +27,7 @@ from server.json_response import JsonResponse
 from server.limits import resolve_max_tokens
 from server.sampling_request import sampling_params
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 404, 409, 429, 500, 503, 504))
 
 
 @router.post("/v1/completions", openapi_extra=request_body(CompletionRequest))

@@ -19,33 +19,47 @@ Demand = Literal["none", "auto", "required"]
 
 class FunctionDefinition(RequestModel):
     name: str
+    """1 to 64 of the characters a-z, A-Z, 0-9, _ and -."""
     description: str | None = None
+    """What it does, for the model."""
     parameters: Any = None
+    """Schema of its arguments, an object."""
     strict: bool | None = None
+    """True: the request is refused unless calls can be held to the schema."""
 
 
 class CustomGrammar(RequestModel):
     definition: str = Field(min_length=1)
+    """The grammar or pattern."""
     syntax: Literal["lark", "regex"]
+    """What it is written in."""
 
 
 class CustomFormat(RequestModel):
     type: Literal["text", "grammar"]
+    """Free text, or what a grammar allows."""
     grammar: CustomGrammar | None = None
+    """With type grammar."""
 
 
 class CustomDefinition(RequestModel):
     name: str
+    """1 to 64 of the characters a-z, A-Z, 0-9, _ and -."""
     description: str | None = None
+    """What it does, for the model."""
     format: CustomFormat | None = None
+    """What its input looks like. Unset: any text."""
 
 
 class Tool(RequestModel):
     """One of ``tools``."""
 
     type: Literal["function", "custom"]
+    """Which of the two below is given."""
     function: FunctionDefinition | None = None
+    """With type function."""
     custom: CustomDefinition | None = None
+    """With type custom: a tool whose input is a text."""
 
 
 @dataclass(frozen=True, kw_only=True)

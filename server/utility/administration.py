@@ -11,13 +11,13 @@ from fastapi.responses import HTMLResponse, Response
 
 from server.body import read_request
 from server.context import context_of
-from server.documentation import request_body
+from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.scheduler_stats import total
 from server.validation import RequestModel
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 500))
 
 
 class AbortBody(RequestModel):
@@ -77,13 +77,13 @@ async def metrics(request: Request) -> Response:
     return Response(context.metrics.render(stats), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.post("/flush_cache")
+@router.post("/flush_cache", responses=errors(503, 504))
 async def flush_cache(request: Request) -> Response:
     """Empty the prefix cache."""
     return JsonResponse({"freed_tokens": await context_of(request).engine.flush_cache()})
 
 
-@router.post("/abort_request", openapi_extra=request_body(AbortBody))
+@router.post("/abort_request", openapi_extra=request_body(AbortBody), responses=errors(503))
 async def abort_request(request: Request) -> Response:
     """Stop a request by its answer's id or its X-Request-Id; its client gets an error."""
     context = context_of(request)

@@ -12,7 +12,7 @@ router = APIRouter()
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health")
+@router.get("/health", responses={503: {"description": "It does not: it starts, drains, or has no scheduler."}})
 async def health(request: Request) -> Response:
     """Whether this server takes requests."""
     context = context_of(request)

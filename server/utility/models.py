@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.context import ServerContext, context_of
+from server.documentation import errors
 from server.json_response import JsonResponse
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 500))
 
 
 @router.get("/v1/models")
@@ -20,7 +21,7 @@ async def list_models(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": [_model(context, name) for name in context.model_names]})
 
 
-@router.get("/v1/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses=errors(404))
 async def retrieve_model(request: Request, model_id: str) -> Response:
     """One of them."""
     context = context_of(request)

@@ -14,7 +14,7 @@ from server.chat.protocol import ChatCompletionRequest
 from server.chat.spoken import call_object
 from server.chat.tool_use import tools_of
 from server.context import context_of
-from server.documentation import request_body
+from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.reasoning.formats import reasoning_format
@@ -27,7 +27,7 @@ from server.tools.harmony import HarmonyParser
 from server.tools.registry import tool_parser
 from server.validation import List, RequestModel
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 500))
 
 Parser = TypeVar("Parser")
 
@@ -50,7 +50,7 @@ class SeparateReasoningRequest(RequestModel):
     """Whether the prompt had opened the thinking part, or closed it. Unset: it said nothing."""
 
 
-@router.post("/apply_template", openapi_extra=request_body(ChatCompletionRequest))
+@router.post("/apply_template", openapi_extra=request_body(ChatCompletionRequest), responses=errors(404, 503))
 async def apply_template(request: Request) -> Response:
     """The prompt that a chat completions request with this body would have."""
     context = context_of(request)

@@ -12,13 +12,13 @@ from server.body import read_request
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest, ChatMessage
 from server.context import context_of
-from server.documentation import request_body
+from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.limits import refuse_hopeless_text
 from server.validation import List, RequestModel
 
-router = APIRouter()
+router = APIRouter(responses=errors(401, 500))
 
 
 class TokenizeRequest(RequestModel):
@@ -51,7 +51,7 @@ class DetokenizeRequest(RequestModel):
     """Whether special tokens are left out of the text."""
 
 
-@router.post("/tokenize", openapi_extra=request_body(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=request_body(TokenizeRequest), responses=errors(404, 503))
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a rendered conversation."""
     context = context_of(request)
@@ -83,7 +83,7 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse(answer)
 
 
-@router.post("/detokenize", openapi_extra=request_body(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=request_body(DetokenizeRequest), responses=errors(404))
 async def detokenize(request: Request) -> Response:
     """Text of token ids."""
     context = context_of(request)

@@ -13,6 +13,7 @@ from constrained.errors import GrammarError
 from scheduler import admission
 from server.chat.protocol import ChatCompletionRequest
 from server.completions.protocol import CompletionRequest
+from server.documentation import ErrorBody, ErrorDetail
 from server.errors import ApiError
 from server.ignored_fields import IGNORED_FIELDS, IGNORED_NESTED_FIELDS, REFUSED_FIELDS, as_table
 from server.scheduler_metrics import FURTHER_COUNTERS
@@ -34,6 +35,34 @@ def test_every_field_has_a_row(name):
 def test_every_endpoint_is_named(shared_server):
     for path in shared_server.get("/openapi.json").json()["paths"]:
         assert path.replace("model_id", "id") in PAGE
+
+
+def test_openapi_describes_every_field_in_words(shared_server):
+    for name, schema in shared_server.get("/openapi.json").json()["components"]["schemas"].items():
+        for field, described in schema["properties"].items():
+            assert described.get("description"), f"{name}.{field}"
+            assert "title" not in described, f"{name}.{field}"
+            assert ":mod:" not in described["description"], f"{name}.{field}"
+
+
+def test_openapi_lists_the_errors_of_every_endpoint(shared_server):
+    for path, operations in shared_server.get("/openapi.json").json()["paths"].items():
+        for operation in operations.values():
+            answers = operation["responses"]
+            assert "422" not in answers, path
+            assert set(answers) > {"200"}, path
+            assert ("413" in answers) == ("requestBody" in operation), path
+            for status, answer in answers.items():
+                assert status == "200" or re.search(rf"\| {status} \|", PAGE), status
+                if status != "200" and path != "/health":
+                    schema = answer["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/ErrorBody"}
+
+
+def test_openapis_error_body_is_the_one_that_is_sent(shared_server):
+    sent = shared_server.get("/v1/models/nothing").json()
+    ErrorBody.model_validate(sent)
+    assert set(sent["error"]) == set(ErrorDetail.model_fields)
 
 
 def test_every_metric_an_operator_is_told_of_exists(shared_server):
