@@ -158,7 +158,7 @@ def test_a_late_grammar_is_an_error_that_has_its_code_and_ends_its_compile(make:
     started = time.monotonic()
     manager.process_req_with_grammar(req)
     assert ready(manager) == [req]
-    assert 0.2 <= time.monotonic() - started < 1.0
+    assert 0.2 <= time.monotonic() - started < 5.0
     assert req.grammar_error.code == "grammar_timeout"
     assert req.grammar is None
     assert compiler.futures[0][1].cancelled()

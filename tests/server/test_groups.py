@@ -98,7 +98,7 @@ def test_a_group_that_dies_ends_its_own_requests_alone_and_comes_back(groups, wa
         groups.schedulers[0].stop()
         died = time.monotonic()
         wait_until(lambda: groups.context.engine.groups[0].ready is None)
-        assert time.monotonic() - died < 1.0
+        assert time.monotonic() - died < 3.0
         assert groups.get("/health").status_code == 200
         ask(groups, "meanwhile")
         answers = [future.result(10).text for future in futures]

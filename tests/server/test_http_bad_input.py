@@ -328,7 +328,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(shared_server):
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n")
         started = time.monotonic()
         assert b" 413 " in connection.recv(1000)
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 5.0
 
 
 def test_a_body_that_never_comes_is_given_up(make_server):

@@ -155,7 +155,7 @@ def test_loops_that_write_nothing_are_stopped_in_time(assets):
     started = time.monotonic()
     with pytest.raises(BadRequestError, match="too long"):
         make_template(assets, source, timeout=0.2).render(USER)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 3.0
 
 
 def test_an_invalid_template_is_refused_at_start(assets):
