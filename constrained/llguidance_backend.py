@@ -22,6 +22,14 @@ from constrained.llguidance_matcher import MatcherStart, SharingMatcher, parser_
 
 # Forcing would narrow a mask to the one token that llguidance's tokenizer callback likes best wherever the text is
 # forced; every legal spelling stays legal here, and the drafter proposes the canonical one.
+_SLICE_CHARACTERS = (1, 2, 3, 4, 6, 8, 10, 16, 30)
+_SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in _SLICE_CHARACTERS),
+    r'[^"\\\x00-\x1F\x7F]+',
+]
+"""Sets of tokens that are legal or not as one, while what is left of a string takes all of them. The library's own sets
+end at 10 and 30 characters and all, so that near the end of a string with ``maxLength`` every token is looked at."""
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 _JSON_WHITESPACE: dict[JsonWhitespace, dict[str, object]] = {
@@ -102,7 +110,7 @@ class LLGuidanceBackend(BaseGrammarBackend):
             llguidance.TokenizerWrapper(_ByteTokenizer(self.environment)),
             n_vocab=self.environment.vocab_size,
             eos_token=list(self.environment.eos_token_ids),
-            slices=llguidance.LLTokenizer.json_slices(),
+            slices=_SLICES,
         )
 
     def warm(self) -> None:
