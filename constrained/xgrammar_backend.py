@@ -33,7 +33,7 @@ _COMMON_LENGTH = 64
 """Longest ``maxLength`` that costs no new rules."""
 _RULE_CACHE_BYTES = 64 << 20
 _COMPILES_PER_CACHE = 500
-"""Compiles after which the cache of rules begins anew: 0.2.9 does not count all that it keeps, some 40 KiB a compile."""
+"""Compiles after which the cache of rules begins anew: 0.2.9 does not count all that it keeps, about 40 KiB each."""
 
 
 class _Source(msgspec.Struct, frozen=True):
