@@ -104,6 +104,7 @@ def build(
     # What is loaded stays: the collector need not look at it again on the loop.
     gc.collect()
     gc.freeze()
+    gc.collect()  # or it would wait for a quarter as many old objects as there were, before it looks at those again
     if group is not None:
         group.wait_for_all("starting")
     connection = _connect(config.endpoint, interrupt_fd, manager, group)

@@ -121,6 +121,7 @@ class LiveRequests:
 
     def _forget(self, group: RequestGroup) -> None:
         del self._groups[group.client, group.message.request_id]
+        group.choices = []  # they refer to it, and what they hold would stay until the collector looks
 
 
 def _names(message: GenerateRequest) -> tuple[str, str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from scheduler_fakes import (
     CLIENT,
@@ -27,6 +29,7 @@ from scheduler.messages import (
     SchedulerStats,
     StepOutput,
 )
+from scheduler.request import Request, RequestGroup
 from scheduler.waiting_queue import MAX_PASSED_OVER
 from server.scheduler_metrics import FURTHER_COUNTERS
 
@@ -539,3 +542,26 @@ def test_two_schedulers_with_the_same_inputs_plan_the_same_steps(max_in_flight: 
             ]
         )
     assert plans[0] == plans[1]
+
+
+def test_what_a_request_held_goes_with_it_and_not_when_a_collector_looks() -> None:
+    manager = FakeGrammarManager()
+    harness = Harness(0, grammar_manager=manager)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        harness.submit("done", [1], grammar=SPEC, n=2)
+        manager.finish(DigitsGrammar())
+        harness.run()
+        harness.submit("left", [1], max_tokens=50)
+        harness.step(3)
+        harness.abort("left")
+        harness.run()
+        harness.executor.plans.clear()
+        gc.collect()
+        assert [one for one in gc.garbage if isinstance(one, (Request, RequestGroup))] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
