@@ -29,15 +29,10 @@ _logger = logging.getLogger("scansion.launch")
 
 _OPEN_TO_ALL = "--host %s without --api-key: everyone who can reach the port can use this server"
 
-_MALLOC_ARENA_MAX = "2"
-"""Of glibc, in every child. xgrammar compiles each grammar in a thread of its own, and with an arena for nearly every
-thread the scheduler grew by 90 KiB a new schema, without end (``python -m bench.grammar_memory``)."""
-
 
 def launch(settings: ServeSettings, console: Console) -> int:
     """Serve until a signal comes; returns one of :mod:`server.launch.exit_codes`."""
     configure_logging(settings.log_level, settings.log_format)
-    os.environ.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENA_MAX)
     try:
         place = placement(settings, os.environ)
         num_devices = count_devices(settings, place, os.environ)
