@@ -21,6 +21,7 @@ from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
 from server.models.assets import ModelAssets
 from server.reasoning.formats import reasoning_format
+from server.tls import check_tls
 from server.tools.registry import tool_parser
 
 ENVIRONMENT_PREFIX = "SCANSION_"
@@ -365,9 +366,11 @@ class ServeSettings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _tls_needs_both(self) -> ServeSettings:
+    def _tls_can_be_served(self) -> ServeSettings:
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("--ssl-certfile and --ssl-keyfile must be given together")
+        if self.ssl_certfile is not None and self.ssl_keyfile is not None:
+            check_tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_keyfile_password)
         return self
 
     @classmethod

@@ -29,6 +29,44 @@ from server.settings import ServeSettings
 SCANSION = Path(sysconfig.get_path("scripts")) / "scansion"
 ROOT = Path(__file__).parents[2]
 
+# Self-signed, for "localhost", made for these tests and used nowhere else. The password is "secret".
+KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN8SeM2okn08q2H/c
+1kGB6uB94WmdzuVV8vwG7rkZPymhRANCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKN
+cqta62dJUc04LMvOwlZw2wEeg5RRiqzuYTsw7q9vAGJhOFXMAgv097QT
+-----END PRIVATE KEY-----
+"""
+ENCRYPTED_KEY = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgFvVGVZBbg8AICA+gw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEPnvGdKG/OuxxczAYo8d2ygEgZDi
+qYmmrPw6/cnSUSwHPtB3Ggwj3NF8OLa6u0cCxqCFTprHPUZtWXYEWjzoeS+NcvYK
+Hs7UToka8yJYney58PuiP1X0i0+aPAyvfsJB6xb/EXjBitxIEAUIWNzvGl/NGi0h
+AjbteRSQUtgQEGqv7y1425Ymt3p92UZBb5Llov/OxIR1mAcBWU5Jgchw4UGk6Dc=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+OTHER_KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg0i6Y3ok4AwVKYU3u
+wUgmHn1fFt4c5CjS6HgY0vvS/FahRANCAASKdT+IIduKzjnGXdc3+jom+x2+grng
+Q9Sp4BZGUIm2kq92jL7ud9JjwPDsmArAI9mK2HpdACg7LA87ezRPob44
+-----END PRIVATE KEY-----
+"""
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUV9nneMQJaZO9F0VeI7eA7Y1UWK4wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEzMDA0MDcyOFoYDzIxMjYxMTA2
+MDQwNzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKNcqta62dJUc04LMvOwlZw2wEe
+g5RRiqzuYTsw7q9vAGJhOFXMAgv097QTo1MwUTAdBgNVHQ4EFgQUb2nGkAJJC4pf
+g1vbSEe3LpV2tGkwHwYDVR0jBBgwFoAUb2nGkAJJC4pfg1vbSEe3LpV2tGkwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEAwGL/Bk3Pi9LkxZu31glJ
+Dv0DObHukCFvi+c2aejem+ECIFR6zuIgsx/r36nJbKbt7iRXtYqhd43oDtTsOSP6
+XFXw
+-----END CERTIFICATE-----
+"""
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +166,33 @@ def derived(values: ServeSettings) -> tuple[Any, ...]:
     return tuple(dataclasses.astuple(config) for config in configs)
 
 
+@pytest.mark.parametrize(
+    ("certificate", "key", "password", "said"),
+    [
+        (CERTIFICATE, OTHER_KEY, None, "--ssl-keyfile does not belong to the certificate in --ssl-certfile"),
+        ("x", KEY, None, "--ssl-certfile: there is no PEM certificate in "),
+        ("", KEY, None, "--ssl-certfile: there is no PEM certificate in "),
+        (CERTIFICATE, "x", None, "--ssl-keyfile: "),
+        (CERTIFICATE, ENCRYPTED_KEY, None, "--ssl-keyfile is encrypted: give --ssl-keyfile-password"),
+        (CERTIFICATE, ENCRYPTED_KEY, "wrong", "--ssl-keyfile cannot be decrypted with --ssl-keyfile-password"),
+        (CERTIFICATE, ENCRYPTED_KEY, "secret", None),
+    ],
+)
+def test_a_certificate_and_key_that_cannot_serve_are_told_before_anything_starts(
+    tmp_path: Path, certificate: str, key: str, password: str | None, said: str | None
+) -> None:
+    given = {"ssl_certfile": str(tmp_path / "certificate.pem"), "ssl_keyfile": str(tmp_path / "key.pem")}
+    (tmp_path / "certificate.pem").write_text(certificate)
+    (tmp_path / "key.pem").write_text(key)
+    if password is not None:
+        given["ssl_keyfile_password"] = password
+    if said is None:
+        load_settings(given, None)
+        return
+    with pytest.raises(UsageError, match=said):
+        load_settings(given, None)
+
+
 # Used by the launcher itself, not handed to a process.
 _LAUNCHER = {"model", "revision", "tokenizer", "chat_template", "host", "port", "http_workers", "draft_model"}
 # What becomes of these is in test_placement.py.
@@ -136,9 +201,9 @@ _LAUNCHER |= {"tp", "dp", "nnodes", "node_rank", "dist_init_addr", "start_timeou
 
 @pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)
 def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
-    pem = tmp_path / "x.pem"
-    pem.touch()
-    tls = {"ssl_certfile": pem, "ssl_keyfile": pem}
+    tls = {name: tmp_path / f"{name}.pem" for name in ("ssl_certfile", "ssl_keyfile")}
+    tls["ssl_certfile"].write_text(CERTIFICATE)
+    tls["ssl_keyfile"].write_text(KEY)
     value: Any
     if setting.name in tls:
         assert derived(ServeSettings(**tls))[3] != derived(ServeSettings())[3]
