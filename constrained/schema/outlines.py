@@ -87,4 +87,8 @@ def _members(document: Document, node: SchemaNode, asserted: dict[str, Any]) -> 
             raise UnenforceableError(
                 "outlines forgets required names that are not declared", f"{node.pointer}/required"
             )
+    for name in properties:
+        if json.dumps(name, ensure_ascii=False) != f'"{name}"':
+            place = f"{node.pointer}/properties/{escape_pointer(name)}"
+            raise UnenforceableError("outlines writes names as they are, this one needs escapes", place)
     return [document.child(node, "properties", name) for name in properties]

@@ -169,6 +169,7 @@ OUTLINES = [
     ({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"]}, ['{"a":"x"}', "{}", '{"b":"x"}']),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ['"a"', '"abcd"', "1"]),
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2}, ["[]", "[true,true,true]", "[1]"]),
+    ({"type": "object", "properties": {"😀 ü.*": {"type": "null"}}, "required": ["😀 ü.*"]}, ["{}", '{"😀 üab":null}']),
     ({"enum": ["a", 1, None, True]}, ['"b"', "2", "false"]),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, ['"a"', "true"]),
 ]  # fmt: skip
@@ -182,7 +183,8 @@ def test_outlines_enforces_what_the_table_says(backends: Any, accepts: Any, sche
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "string", "pattern": "a"}, {"type": "integer", "minimum": 1}, {"$ref": "#"}, True, {"type": "array"}, {}],
+    [{"type": "string", "pattern": "a"}, {"type": "integer", "minimum": 1}, {"$ref": "#"}, True, {"type": "array"}, {}]
+    + [{"type": "object", "properties": {name: {"type": "null"}}} for name in ('a"b', "a\\b", "a\nb", "\0")],
     ids=json.dumps,
 )
 def test_what_outlines_would_ignore_is_refused(backends: Any, schema: Any) -> None:
