@@ -186,7 +186,10 @@ class CompileService:
         if result is not None:
             self.metrics.add("grammar_disk_cache_hits_total")
             self._load(flight, result, from_disk=True)
-            return
+        else:
+            self._compile(flight)
+
+    def _compile(self, flight: _Flight) -> None:
         with self._lock:
             if flight.is_over:
                 return
@@ -215,7 +218,7 @@ class CompileService:
                 raise
             logger.warning("a grammar of the disk cache cannot be read back and is compiled again: %s", error)
             self._disk.remove(flight.spec)
-            self._take_off(flight)
+            self._compile(flight)
             return
         stats = GrammarStats(
             kind=flight.spec.kind,

@@ -7,6 +7,7 @@ that does not check out is removed, and a file appears whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -18,6 +19,8 @@ from constrained.compile_protocol import CompileResult
 from constrained.spec import GrammarSpec
 
 _SUFFIX = ".grammar"
+_OUR_FILES = "[0-9a-f]" * 64 + _SUFFIX + "*"
+"""Those that are being written too, and what a killed server left of them; nothing else in the folder is touched."""
 _DIGEST_BYTES = 32
 _decoder = msgspec.msgpack.Decoder(CompileResult)
 _encoder = msgspec.msgpack.Encoder()
@@ -54,9 +57,10 @@ class DiskCache:
                 raise msgspec.DecodeError("checksum")
             result = _decoder.decode(payload)
         except msgspec.DecodeError:
-            path.unlink(missing_ok=True)
+            self.remove(spec)
             return None
-        os.utime(path)
+        with contextlib.suppress(OSError):  # read-only, or trimmed by another process just now: what was read is good
+            os.utime(path)
         return result
 
     def put(self, spec: GrammarSpec, result: CompileResult) -> None:
@@ -64,7 +68,7 @@ class DiskCache:
         payload = _encoder.encode(result)
         if len(payload) + _DIGEST_BYTES > self.max_bytes:
             return
-        descriptor, temporary = tempfile.mkstemp(dir=self.folder)
+        descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=self._path(spec).name + ".")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(hashlib.sha256(payload).digest() + payload)
@@ -75,7 +79,8 @@ class DiskCache:
         self._trim()
 
     def remove(self, spec: GrammarSpec) -> None:
-        self._path(spec).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # in a read-only folder it stays, and is found useless again
+            self._path(spec).unlink()
 
     def _path(self, spec: GrammarSpec) -> Path:
         digest = hashlib.sha256(self.fingerprint.encode() + b"\0" + _encoder.encode(spec)).hexdigest()
@@ -83,7 +88,7 @@ class DiskCache:
 
     def _trim(self) -> None:
         files = []
-        for path in self.folder.iterdir():
+        for path in self.folder.glob(_OUR_FILES):
             try:
                 status = path.stat()
             except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import threading
 import time
@@ -248,6 +249,54 @@ def test_a_damaged_file_is_compiled_again_and_never_unpickled(make, tmp_path: Pa
     wait_for_compile(compiler)
     compiler.finish()
     assert future.result(5).forced_bytes() == b"abc"
+
+
+def read_only(*arguments: object, **options: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_read_only_disk_cache_serves_what_it_has(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    compile_once(make, tmp_path, regex("abc"))
+    if is_damaged:
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(b"garbage")
+    for name in ("utime", "unlink", "replace"):
+        monkeypatch.setattr(f"os.{name}", read_only)
+    monkeypatch.setattr("tempfile.mkstemp", read_only)
+    service, compiler = make(disk_cache=tmp_path)
+    future = waiting(service, regex("abc"))
+    if is_damaged:
+        wait_for_compile(compiler)
+        compiler.finish()
+    assert future.result(5).forced_bytes() == b"abc"
+    assert len(compiler.submitted) == is_damaged
+
+
+def test_a_cached_grammar_whose_engine_refuses_it_is_compiled_again_even_if_it_cannot_be_removed(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, compiler = make(disk_cache=tmp_path)
+    assert service._disk is not None
+    service._disk.put(regex("abc"), CompileResult("llguidance", b"of another version", 18, 0.001))
+    monkeypatch.setattr("os.unlink", read_only)
+    future = waiting(service, regex("abc"))
+    wait_for_compile(compiler)
+    compiler.finish()
+    assert future.result(5).forced_bytes() == b"abc"
+
+
+def test_the_disk_cache_removes_nothing_but_its_own_files(make, tmp_path: Path) -> None:
+    for name in ("notes.txt", "mine.grammar"):
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    left = tmp_path / ("a" * 64 + ".grammar.killed")
+    left.write_bytes(b"x" * 1000)
+    compile_once(make, tmp_path, regex("abc"), disk_cache_bytes=600)
+    assert (tmp_path / "notes.txt").exists()
+    assert (tmp_path / "mine.grammar").exists()
+    assert not left.exists()
 
 
 def test_the_disk_cache_is_bounded_and_drops_what_was_used_longest_ago(make, tmp_path: Path) -> None:
