@@ -154,23 +154,23 @@ class CompilePool:
                 self._send(worker)
 
     def _displace(self) -> None:
-        """Where slow compiles hold every place, the one that has run longest makes room for a request that waits.
+        """Where slow compiles hold every place, the one that has used most CPU time makes room for a request that waits.
 
-        Without this as many endless compiles as there are places would hold up everyone else until their deadline.
+        Without this as many endless compiles as there are places would hold up everyone else until their deadline. A
+        request waits as long as a slow compile may run before it takes such a place: where compiles end by
+        themselves, places come free in that time and none has to be ended.
         """
         if len(self._workers) < self._config.max_compile_workers:
             return
+        now, patience = time.monotonic(), self._config.displace_after_seconds
         num_coming = sum(worker.job is None for worker in self._workers.values())  # new ones and replaced ones
-        num_wanted = sum(not job.is_cancelled for job in self._waiting) - num_coming
-        latest = time.monotonic() - self._config.displace_after_seconds
-        slow = sorted(self._slow_workers(), key=lambda worker: worker.started)
-        for worker in slow[: max(0, num_wanted)]:
-            if worker.started <= latest:
-                self._metrics.add("grammar_compiles_displaced_total")
-                self._kill(worker, displaced(time.monotonic() - worker.started))
-
-    def _slow_workers(self) -> list[CompileProcess]:
-        return [worker for worker in self._workers.values() if worker.is_slow]
+        num_wanted = sum(not job.is_cancelled and now - job.arrived >= patience for job in self._waiting) - num_coming
+        if num_wanted <= 0:
+            return
+        ripe = [worker for worker in self._workers.values() if worker.has_had_its_time(now, patience)]
+        for worker in sorted(ripe, key=CompileProcess.cpu_used, reverse=True)[:num_wanted]:
+            self._metrics.add("grammar_compiles_displaced_total")
+            self._kill(worker, displaced(now - worker.started))
 
     def _next_job(self) -> Job | None:
         while self._waiting:
@@ -185,9 +185,6 @@ class CompilePool:
         if self._zygote.control is None:
             return max(0.0, self._zygote.next_start - now)
         times = [w.deadline for w in busy] + [w.next_turn if w.is_demoted else w.next_cpu_check for w in busy]
-        if self._waiting:
-            ripe = [worker.started + self._config.displace_after_seconds for worker in self._slow_workers()]
-            times += [moment for moment in ripe if moment > now]  # what is ripe waits for places that are coming
         return max(0.0, min(times) - now) if times else None
 
     def _check_jobs(self) -> None:

@@ -25,6 +25,7 @@ class Job:
     spec: GrammarSpec
     future: Future[CompileResult]
     tries: int = 0
+    arrived: float = field(default_factory=time.monotonic)
 
     @property
     def is_cancelled(self) -> bool:
@@ -130,9 +131,21 @@ class CompileProcess:
         self._received.clear()
         return reply
 
+    def cpu_used(self) -> float:
+        """CPU seconds that its compile has taken so far."""
+        return _cpu_seconds(self.pid) - self._cpu_at_start
+
+    def has_had_its_time(self, now: float, seconds: float) -> bool:
+        """Whether a slow compile has run for ``seconds``, a quarter of them on a core.
+
+        That is what it gets while answers are written. On a machine so busy that it gets less, it has five times as long.
+        """
+        run = now - self.started
+        return self.is_slow and run >= seconds and (self.cpu_used() >= seconds / 4 or run >= 5 * seconds)
+
     def check_cpu(self, now: float, normal_seconds: float) -> None:
         """Once ``normal_seconds`` of CPU are used, move it to the idle class; else look again when they may be."""
-        left = normal_seconds - (_cpu_seconds(self.pid) - self._cpu_at_start)
+        left = normal_seconds - self.cpu_used()
         if left > 0:
             self.next_cpu_check = now + max(left, 0.001)
             return

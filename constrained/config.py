@@ -23,7 +23,9 @@ class GrammarConfig:
     max_compile_workers: int = 8
     """Most compile processes at once: slow compiles move aside so that the warm ones stay free, up to this many."""
     displace_after_seconds: float = 2.0
-    """How long a slow compile keeps its place when every place is taken by such and another request waits."""
+    """How long a slow compile keeps its place, and a request waits for one, where every place is taken by such.
+
+    On a busy machine a compile that has had little of a core keeps it longer."""
     compile_memory_bytes: int = 2 << 30
     """Most memory one compile may allocate."""
     compile_threads: int = 1

@@ -175,6 +175,34 @@ def test_endless_compiles_in_every_place_hold_up_nobody(small_pool: CompilePool)
     assert_serves(small_pool)
 
 
+def test_the_compile_that_used_most_cpu_makes_room_for_one_that_has_waited_as_long(
+    small_pool: CompilePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cpu_used(worker: CompileProcess) -> float:
+        return 2.0 if worker.job is not None and worker.job.spec.value == "hungry" else 1.0
+
+    monkeypatch.setattr(CompileProcess, "cpu_used", cpu_used)
+    endless = {name: small_pool.submit(regex(name, "endless")) for name in ("first", "hungry", "last")}
+    wait_until(lambda: len(small_pool.worker_pids()) == 3)
+    time.sleep(1.0)  # each has had its time: no place comes free sooner for a request that has just come
+    before = time.monotonic()
+    assert_serves(small_pool)
+    assert time.monotonic() - before >= 0.5
+    assert [name for name, future in endless.items() if future.done()] == ["hungry"]
+    for future in endless.values():
+        future.cancel()
+
+
+def test_a_slow_compile_that_gets_little_of_a_core_keeps_its_place_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = CompileProcess(0, ours, pid=1, job=Job(regex("x"), Future()), is_demoted=True)
+        for cpu_seconds, ripe_after in ((0.1, 10.0), (0.5, 2.0)):
+            monkeypatch.setattr(worker, "cpu_used", lambda used=cpu_seconds: used)
+            assert not worker.has_had_its_time(ripe_after - 0.1, 2.0)
+            assert worker.has_had_its_time(ripe_after, 2.0)
+
+
 def test_endless_compiles_keep_their_places_while_nobody_waits(small_pool: CompilePool) -> None:
     endless = [small_pool.submit(regex(str(i), "endless")) for i in range(3)]
     time.sleep(1.5)
