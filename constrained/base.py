@@ -196,7 +196,8 @@ def create_grammar_backend(
         compiler = CompilePool(environment, metrics)
         backend.warm()  # while the compile processes start; a first request would hold up the loop with it
         # Not in the idle class: a thread that is not run for long while it holds the interpreter lock stops all others.
-        threading.Thread(target=backend.compile_common_rules, name="grammar-warm", daemon=True).start()
+        # No daemon: one that comes back from xgrammar while the interpreter is torn down aborts the process.
+        threading.Thread(target=backend.compile_common_rules, name="grammar-warm").start()
     backend.service = CompileService(environment, backend, compiler, metrics)
     return ReasonerGrammarBackend(backend)
 

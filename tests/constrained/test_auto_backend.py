@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +187,24 @@ def test_the_configured_length_is_the_one_that_bounds_a_specification(environmen
     with pytest.raises(InvalidGrammarError, match="the limit is 2,000,000"):
         AutoGrammarBackend(environment_with()).compile(spec("json_schema", schema))
     AutoGrammarBackend(environment_with(max_spec_bytes=2_200_000)).compile(spec("json_schema", schema))
+
+
+_ENDS_AT_ONCE = """
+import sys, time
+sys.path[:0] = {path!r}
+from conftest import make_environment
+from constrained.auto import AutoGrammarBackend
+from constrained.base import create_grammar_backend
+def slow(backend):
+    time.sleep(0.5)
+    print("compiled")
+AutoGrammarBackend.compile_common_rules = slow
+create_grammar_backend(make_environment())
+"""
+
+
+def test_a_process_that_ends_at_once_waits_for_the_common_rules(tmp_path: Path) -> None:
+    """A thread that comes back from an engine while the interpreter is torn down would abort the process."""
+    code = _ENDS_AT_ONCE.format(path=[str(Path(__file__).parent), *sys.path])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "compiled\n"), done.stderr
