@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -62,5 +63,6 @@ def _from_framework(request: Request, error: HTTPException, paths: Sequence[str]
 
 def _same_end(path: str, paths: Sequence[str]) -> str:
     """The endpoint that is meant where the prefix is missing, or there twice: clients add ``/v1`` or do not."""
-    meant = min((one for one in paths if one.endswith(path) or path.endswith(one)), key=len, default=None)
+    same = [one for one in paths if one.endswith(path) or path.endswith(one)]
+    meant = min(same, key=len) if same else next(iter(get_close_matches(path, paths, n=1, cutoff=0.85)), None)
     return "" if meant is None else f" Did you mean {meant!r}?"

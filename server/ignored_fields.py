@@ -13,7 +13,7 @@ IGNORED_FIELDS: dict[str, str] = {
     "store": "nothing is stored here",
     "service_tier": "there is one tier",
     "prompt_cache_key": "prefixes are matched by their tokens, no key is needed",
-    "prompt_cache_options": "the prefix cache is always on and needs no options",
+    "prompt_cache_options": "prefixes are matched by their tokens, no options are needed",
     "prompt_cache_retention": "the prefix cache keeps what fits, least recently used out first",
     "verbosity": "a hint that only OpenAI's own models know",
 }
@@ -44,6 +44,8 @@ RENAMED_FIELDS: dict[str, str] = {
     "guided_grammar": "ebnf",
     "guided_decoding_backend": "grammar_backend",
     "grammar": "ebnf",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
 }
 """Field of other servers or of their older versions, and the one that means it here."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -74,6 +74,10 @@ class StructuredOutputs(RequestModel):
 
 class SamplingFields(RequestModel):
     """Fields of both completions endpoints."""
+
+    fields_elsewhere: ClassVar = {
+        "extra_body": "It is an argument of OpenAI's Python client: in the body its fields stand beside 'model'."
+    }
 
     model: str | None = None
     """Left out: the served model."""

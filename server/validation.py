@@ -83,7 +83,7 @@ def field_path(location: tuple[int | str, ...], body: Any) -> str:
 
 def closest(name: str, known: list[str]) -> str:
     """`` Did you mean 'x'?`` or nothing."""
-    matches = difflib.get_close_matches(name[:64], known, n=1)
+    matches = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.75)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
@@ -102,7 +102,11 @@ def _from_pydantic(error: ValidationError, body: dict[str, Any]) -> BadRequestEr
     # A union reports one error for each of its members; the ones that got furthest into the body are the useful ones.
     errors = error.errors(include_url=False)
     furthest = max(_depth(item, body) for item in errors)
-    alternatives = [item for item in errors if _depth(item, body) == furthest]
+    # Where no union is concerned, what a ``type`` may be says more than that the fields beside it are unknown.
+    wrong_types = [
+        item for item in errors if item["type"] == "literal_error" and _depth(item, body) == len(item["loc"])
+    ]
+    alternatives = wrong_types or [item for item in errors if _depth(item, body) == furthest]
     details = alternatives[0]
     path = field_path(details["loc"], body)
     if details["type"] == "extra_forbidden":

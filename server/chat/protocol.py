@@ -101,7 +101,12 @@ class Prediction(RequestModel):
 
 
 class ChatCompletionRequest(SamplingFields):
-    fields_elsewhere: ClassVar = {"prompt": "Give 'messages', or send the prompt to /v1/completions."}
+    fields_elsewhere: ClassVar = {
+        **SamplingFields.fields_elsewhere,
+        "prompt": "Give 'messages', or send the prompt to /v1/completions.",
+        "echo": "Only /v1/completions has it.",
+        "best_of": "Only /v1/completions has it.",
+    }
 
     messages: List[ChatMessage] = Field(min_length=1, max_length=16384)
     """The conversation."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from server.cli import models, serve
 from server.cli.arguments import add_setting_flags
 from server.cli.errors import UsageError
+from server.cli.suggestions import suggestion
 from server.models.errors import ModelResolutionError
 
 _BENCHMARKS = {
@@ -124,8 +124,9 @@ def _delegate(module: str, arguments: Sequence[str]) -> int:
 
 def _suggestion(argument: str, parser: argparse.ArgumentParser) -> str:
     flags = [flag for action in parser._actions for flag in action.option_strings]
-    near = difflib.get_close_matches(argument.split("=")[0], flags, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    if "--model" in flags and not argument.startswith("-"):
+        return f"; did you mean --model {argument}?"
+    return suggestion(argument.split("=")[0], flags)
 
 
 def _complain(program: str, message: str, hint: str = "") -> None:

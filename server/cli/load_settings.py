@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from server.cli.errors import UsageError
+from server.cli.suggestions import suggestion
 from server.settings import ENVIRONMENT_PREFIX, ServeSettings
 
 # Read elsewhere, and not settings of the server.
@@ -50,7 +50,7 @@ def unknown_variables() -> list[str]:
     """A warning for each ``SCANSION_`` variable that sets nothing; not an error, because other software makes them."""
     known = [ENVIRONMENT_PREFIX + name.upper() for name in ServeSettings.model_fields]
     return [
-        f"the environment variable {variable} sets nothing{_suggestion(variable, known)}"
+        f"the environment variable {variable} sets nothing{suggestion(variable, known)}"
         for variable in sorted(os.environ)
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and variable not in _OTHER_VARIABLES
     ]
@@ -74,7 +74,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     for key, value in data.items():
         name = str(key).replace("-", "_")
         if name not in ServeSettings.model_fields:
-            raise UsageError(f"{path}: there is no setting {str(key)!r}{_suggestion(name, ServeSettings.model_fields)}")
+            raise UsageError(f"{path}: there is no setting {str(key)!r}{suggestion(name, ServeSettings.model_fields)}")
         normalised[name] = value
     return {name: value for name, value in normalised.items() if value is not None}
 
@@ -130,8 +130,3 @@ def _quotes_value(message: str, value: object) -> bool:
 def _shown(value: object) -> str:
     text = repr(value) if not isinstance(value, str) else f"'{value}'"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""

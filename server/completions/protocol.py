@@ -11,7 +11,11 @@ from server.validation import List
 
 
 class CompletionRequest(SamplingFields):
-    fields_elsewhere: ClassVar = {"messages": "Give 'prompt', or send the messages to /v1/chat/completions."}
+    fields_elsewhere: ClassVar = {
+        **SamplingFields.fields_elsewhere,
+        "messages": "Give 'prompt', or send the messages to /v1/chat/completions.",
+        "tools": "Only /v1/chat/completions has them.",
+    }
 
     prompt: str | List[str] | List[TokenId] | List[List[TokenId]]
     """A text, token ids, or a list of either."""

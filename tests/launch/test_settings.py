@@ -100,6 +100,7 @@ def test_several_values_come_from_flags_commas_and_lists(tmp_path: Path, monkeyp
     ("text", "said"),
     [
         ("prot: 3", "there is no setting 'prot'; did you mean port?"),
+        ("tensor-parallel-size: 2", "there is no setting 'tensor-parallel-size'; did you mean tp?"),
         ("port: many", "port (--port): must be a whole number, got 'many'"),
         ("http_workers: 0", "http_workers (--http-workers): must be at least 1, got 0"),
         ("dtype: int3", "dtype (--dtype): must be 'auto', 'bfloat16', 'float16' or 'float32', got 'int3'"),
@@ -269,6 +270,9 @@ def test_the_table_in_the_docs_is_current() -> None:
     ("arguments", "said"),
     [
         (["serve", "--prot", "3"], "unknown argument --prot; did you mean --port?"),
+        (["serve", "--max-model-len", "9"], "unknown argument --max-model-len; did you mean --context-length?"),
+        (["serve", "--nonsense"], "unknown argument --nonsense\n"),
+        (["serve", "owner/name"], "unknown argument owner/name; did you mean --model owner/name?"),
         (["serve", "--port", "x"], "--port: must be a whole number, got 'x'"),
         (["serve", "--config", "/nowhere.yaml"], "--config: /nowhere.yaml cannot be read"),
         (["sevre"], "invalid choice: 'sevre'"),

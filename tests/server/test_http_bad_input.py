@@ -344,6 +344,18 @@ def test_a_close_miss_is_suggested(shared_server):
     assert "'temperature'" in error["message"]
 
 
+@pytest.mark.parametrize("name", ["cache_prompt", "return_hidden_states", "prompt_logprobs", "truncate_prompt_tokens"])
+def test_a_field_that_is_like_none_of_ours_is_told_without_a_guess(shared_server, name):
+    error = shared_server.post(CHAT, {**GOOD, name: 1}).json()["error"]
+    assert error["message"] == f"Unknown field {name!r}."
+
+
+def test_a_response_format_of_an_unknown_type_is_told_before_its_other_fields(shared_server):
+    body = {**GOOD, "response_format": {"type": "regex", "pattern": "a"}}
+    message = assert_refused(lambda: shared_server.post(CHAT, body), 400, "response_format.type")["message"]
+    assert "'structural_tag'" in message
+
+
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
@@ -352,6 +364,9 @@ def test_a_close_miss_is_suggested(shared_server):
         (CHAT, {"grammar": "root ::= 'a'"}, "'ebnf'"),
         (CHAT, {"prompt": "hi"}, "/v1/completions"),
         (TEXT, {"messages": MESSAGES}, "/v1/chat/completions"),
+        (CHAT, {"echo": True}, "/v1/completions"),
+        (CHAT, {"max_new_tokens": 5}, "'max_tokens'"),
+        (CHAT, {"extra_body": {"regex": "a"}}, "beside 'model'"),
         ("/tokenize", {"grammar": "root ::= 'a'"}, "Unknown field 'grammar'."),
     ],
 )
@@ -368,6 +383,7 @@ def test_a_field_that_means_something_elsewhere_is_told_with_what_to_use_here(sh
         ("/completions", TEXT),
         ("/models", "/v1/models"),
         ("/v1/v1/chat/completions", CHAT),
+        ("/v1/chat/completion", CHAT),
         ("/v1/tokenize", "/tokenize"),
         ("/v1/embeddings", None),
         ("/v1/responses", None),
