@@ -22,7 +22,7 @@ def log_request(record: RequestRecord, duration: float, *, is_probe: bool) -> No
         "path": record.path[:200],
         "status": "disconnected" if record.is_disconnected else record.status,
         "prompt_tokens": record.prompt_tokens,
-        "completion_tokens": None if record.prompt_tokens is None else record.completion_tokens,
+        "completion_tokens": _completion_tokens(record),
         "ttft_ms": None if to_first_token is None else round(1000 * to_first_token, 1),
         **_grammar_fields(record),
         "duration_ms": round(1000 * duration, 1),
@@ -31,6 +31,12 @@ def log_request(record: RequestRecord, duration: float, *, is_probe: bool) -> No
     known = {name: value for name, value in fields.items() if value is not None}
     is_expected = 200 <= record.status < 300 or record.status == 503
     logger.log(logging.DEBUG if is_probe and is_expected else logging.INFO, "request", extra={"fields": known})
+
+
+def _completion_tokens(record: RequestRecord) -> int | None:
+    if record.prompt_tokens is None or (record.is_disconnected and not record.completion_tokens):
+        return None  # an unstreamed answer's tokens all come at its end: nobody knows how many there were
+    return record.completion_tokens
 
 
 def _grammar_fields(record: RequestRecord) -> dict[str, Any]:

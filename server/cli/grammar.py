@@ -88,10 +88,15 @@ def _build_parser() -> argparse.ArgumentParser:
     check.add_argument("--backend", choices=_BACKENDS, default="auto", help="which engine (default: %(default)s)")
     check.add_argument("--strict", action="store_true", help="close objects that do not say additionalProperties")
     check.add_argument("--lenient", action="store_true", help="list what cannot be enforced instead of refusing it")
-    check.add_argument("--json-whitespace", choices=("compact", "bounded", "any"), default="bounded")
-    check.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one compile")
-    check.add_argument("--workers", type=int, default=2, metavar="N", help="compile processes")
-    check.add_argument("--model", metavar="MODEL", help="whose tokenizer to use (default: the embedded model's)")
+    check.add_argument(
+        "--json-whitespace",
+        choices=("compact", "bounded", "any"),
+        default="bounded",
+        help="between JSON tokens (default: bounded)",
+    )
+    check.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one compile (default: 30)")
+    check.add_argument("--workers", type=int, default=2, metavar="N", help="compile processes (default: 2)")
+    check.add_argument("--model", metavar="MODEL", help="whose tokenizer to use (default: the default model's)")
     check.add_argument("--tokenizer", metavar="PATH", type=Path, help="a tokenizer.json, or a folder with one")
     check.set_defaults(action=_check)
     return parser
