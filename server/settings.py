@@ -319,6 +319,16 @@ class ServeSettings(BaseSettings):
             raise ValueError(f"there is no file {str(path)!r}")
         return None if path is None else path.expanduser().absolute()
 
+    @field_validator("grammar_disk_cache")
+    @classmethod
+    def _is_a_folder(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        path = path.expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{str(path)!r} is no folder")
+        return path
+
     @field_validator("grammar_plugins")
     @classmethod
     def _are_modules(cls, plugins: tuple[str, ...]) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ def test_several_values_come_from_flags_commas_and_lists(tmp_path: Path, monkeyp
         ("- port", "must hold settings as `name: value` lines"),
         ("port: [", "line 1, column"),
         ("ssl_keyfile: /nowhere", "there is no file '/nowhere'"),
+        ("grammar_disk_cache: /dev/null", "'/dev/null' is no folder"),
         ("grammar_backend: foo", "--grammar-backend: there is no 'foo'; there are auto, xgrammar, llguidance"),
         ("grammar_plugins: [no_such_module.here]", "there is no module 'no_such_module.here'"),
         ("attention_backend: foo", "must be 'auto' or 'torch', got 'foo'"),
