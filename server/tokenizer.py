@@ -53,7 +53,8 @@ class Tokenizer:
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of ``text``, without encoding it."""
         # A normalizer can compose characters, so that fewer bytes are left: at most a few to one.
-        return len(text) // (self._longest_token * (4 if self._may_shorten else 1))
+        num_bytes = len(text) // 4 if self._may_shorten else len(text.encode("utf-8", "surrogatepass"))
+        return num_bytes // self._longest_token
 
     def encode_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt; spellings of special tokens in it become those tokens."""

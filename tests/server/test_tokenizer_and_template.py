@@ -205,6 +205,10 @@ def test_the_lower_bound_of_tokens_is_one(tokenizer, text):
     assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode_prompt(text))
 
 
+def test_the_lower_bound_of_tokens_counts_bytes(tokenizer):
+    assert tokenizer.fewest_tokens("\N{GRINNING FACE}" * 1000) == tokenizer.fewest_tokens("a" * 4000) > 0
+
+
 @given(st.text(max_size=100))
 def test_encoding_and_decoding_give_the_text_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode_plain(text), skip_special_tokens=False) == text
