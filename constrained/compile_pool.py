@@ -154,7 +154,7 @@ class CompilePool:
                 self._send(worker)
 
     def _displace(self) -> None:
-        """Where slow compiles hold every place, the one that has used most CPU time makes room for a request that waits.
+        """Where slow compiles hold every place, the one that used most CPU time makes room for a request that waits.
 
         Without this as many endless compiles as there are places would hold up everyone else until their deadline. A
         request waits as long as a slow compile may run before it takes such a place: where compiles end by

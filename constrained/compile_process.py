@@ -138,7 +138,7 @@ class CompileProcess:
     def has_had_its_time(self, now: float, seconds: float) -> bool:
         """Whether a slow compile has run for ``seconds``, a quarter of them on a core.
 
-        That is what it gets while answers are written. On a machine so busy that it gets less, it has five times as long.
+        That is what it gets while answers are written. Where a busy machine gives it less, it has five times as long.
         """
         run = now - self.started
         return self.is_slow and run >= seconds and (self.cpu_used() >= seconds / 4 or run >= 5 * seconds)
