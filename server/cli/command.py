@@ -117,7 +117,7 @@ def _delegate(module: str, arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("bench", "server"):
             raise
-        _complain("scansion", f"this command needs the package {error.name}: pip install 'scansion[bench]'")
+        _complain("scansion", f"this command needs the package {error.name}: in a checkout, pip install '.[bench]'")
         return 1
     return code
 

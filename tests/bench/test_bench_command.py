@@ -217,7 +217,7 @@ with own_server([], start_seconds=30, command=[sys.executable, "-c", sys.argv[1]
 
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
-    [(["--help"], 0, "Put load on"), (["--base-url", "http://127.0.0.1:1"], 1, "pip install 'scansion[bench]'")],
+    [(["--help"], 0, "Put load on"), (["--base-url", "http://127.0.0.1:1"], 1, "pip install '.[bench]'")],
 )
 def test_an_installation_without_the_http_client_has_help_and_says_what_is_missing(
     arguments: list[str], code: int, text: str
