@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+# A folder below, since this one has folders that are named as the packages under test.
+sys.path.insert(0, str(Path(__file__).parent / "certificates"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test machines have few cores
 
 

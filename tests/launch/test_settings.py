@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from localhost_certificate import TEST_CERTIFICATE, TEST_KEY
 
 from constrained.auto import BUILT_IN_BACKENDS
 from constrained.schema import Limits
@@ -29,14 +30,7 @@ from server.settings import ServeSettings
 SCANSION = Path(sysconfig.get_path("scripts")) / "scansion"
 ROOT = Path(__file__).parents[2]
 
-# Self-signed, for "localhost", made for these tests and used nowhere else. The password is "secret".
-KEY = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN8SeM2okn08q2H/c
-1kGB6uB94WmdzuVV8vwG7rkZPymhRANCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKN
-cqta62dJUc04LMvOwlZw2wEeg5RRiqzuYTsw7q9vAGJhOFXMAgv097QT
------END PRIVATE KEY-----
-"""
+# Made for these tests and used nowhere else. The first is TEST_KEY, and its password is "secret".
 ENCRYPTED_KEY = """\
 -----BEGIN ENCRYPTED PRIVATE KEY-----
 MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgFvVGVZBbg8AICA+gw
@@ -52,19 +46,6 @@ MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg0i6Y3ok4AwVKYU3u
 wUgmHn1fFt4c5CjS6HgY0vvS/FahRANCAASKdT+IIduKzjnGXdc3+jom+x2+grng
 Q9Sp4BZGUIm2kq92jL7ud9JjwPDsmArAI9mK2HpdACg7LA87ezRPob44
 -----END PRIVATE KEY-----
-"""
-CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUV9nneMQJaZO9F0VeI7eA7Y1UWK4wCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEzMDA0MDcyOFoYDzIxMjYxMTA2
-MDQwNzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKNcqta62dJUc04LMvOwlZw2wEe
-g5RRiqzuYTsw7q9vAGJhOFXMAgv097QTo1MwUTAdBgNVHQ4EFgQUb2nGkAJJC4pf
-g1vbSEe3LpV2tGkwHwYDVR0jBBgwFoAUb2nGkAJJC4pfg1vbSEe3LpV2tGkwDwYD
-VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEAwGL/Bk3Pi9LkxZu31glJ
-Dv0DObHukCFvi+c2aejem+ECIFR6zuIgsx/r36nJbKbt7iRXtYqhd43oDtTsOSP6
-XFXw
------END CERTIFICATE-----
 """
 
 
@@ -171,13 +152,13 @@ def derived(values: ServeSettings) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("certificate", "key", "password", "said"),
     [
-        (CERTIFICATE, OTHER_KEY, None, "--ssl-keyfile does not belong to the certificate in --ssl-certfile"),
-        ("x", KEY, None, "--ssl-certfile: there is no PEM certificate in "),
-        ("", KEY, None, "--ssl-certfile: there is no PEM certificate in "),
-        (CERTIFICATE, "x", None, "--ssl-keyfile: "),
-        (CERTIFICATE, ENCRYPTED_KEY, None, "--ssl-keyfile is encrypted: give --ssl-keyfile-password"),
-        (CERTIFICATE, ENCRYPTED_KEY, "wrong", "--ssl-keyfile cannot be decrypted with --ssl-keyfile-password"),
-        (CERTIFICATE, ENCRYPTED_KEY, "secret", None),
+        (TEST_CERTIFICATE, OTHER_KEY, None, "--ssl-keyfile does not belong to the certificate in --ssl-certfile"),
+        ("x", TEST_KEY, None, "--ssl-certfile: there is no PEM certificate in "),
+        ("", TEST_KEY, None, "--ssl-certfile: there is no PEM certificate in "),
+        (TEST_CERTIFICATE, "x", None, "--ssl-keyfile: "),
+        (TEST_CERTIFICATE, ENCRYPTED_KEY, None, "--ssl-keyfile is encrypted: give --ssl-keyfile-password"),
+        (TEST_CERTIFICATE, ENCRYPTED_KEY, "wrong", "--ssl-keyfile cannot be decrypted with --ssl-keyfile-password"),
+        (TEST_CERTIFICATE, ENCRYPTED_KEY, "secret", None),
     ],
 )
 def test_a_certificate_and_key_that_cannot_serve_are_told_before_anything_starts(
@@ -204,8 +185,8 @@ _LAUNCHER |= {"tp", "dp", "nnodes", "node_rank", "dist_init_addr", "start_timeou
 @pytest.mark.parametrize("setting", [s for s in settings() if s.name not in _LAUNCHER], ids=lambda s: s.name)
 def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
     tls = {name: tmp_path / f"{name}.pem" for name in ("ssl_certfile", "ssl_keyfile")}
-    tls["ssl_certfile"].write_text(CERTIFICATE)
-    tls["ssl_keyfile"].write_text(KEY)
+    tls["ssl_certfile"].write_text(TEST_CERTIFICATE)
+    tls["ssl_keyfile"].write_text(TEST_KEY)
     value: Any
     if setting.name in tls:
         assert derived(ServeSettings(**tls))[3] != derived(ServeSettings())[3]

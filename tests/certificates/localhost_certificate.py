@@ -1,0 +1,25 @@
+"""A certificate and its key."""
+
+from __future__ import annotations
+
+# Self-signed, for "localhost", made for these tests and used nowhere else.
+TEST_KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgN8SeM2okn08q2H/c
+1kGB6uB94WmdzuVV8vwG7rkZPymhRANCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKN
+cqta62dJUc04LMvOwlZw2wEeg5RRiqzuYTsw7q9vAGJhOFXMAgv097QT
+-----END PRIVATE KEY-----
+"""
+TEST_CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUV9nneMQJaZO9F0VeI7eA7Y1UWK4wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEzMDA0MDcyOFoYDzIxMjYxMTA2
+MDQwNzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAQQ+AbtJnMLuy7lRoFulg/lXFRi3aKNcqta62dJUc04LMvOwlZw2wEe
+g5RRiqzuYTsw7q9vAGJhOFXMAgv097QTo1MwUTAdBgNVHQ4EFgQUb2nGkAJJC4pf
+g1vbSEe3LpV2tGkwHwYDVR0jBBgwFoAUb2nGkAJJC4pfg1vbSEe3LpV2tGkwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEAwGL/Bk3Pi9LkxZu31glJ
+Dv0DObHukCFvi+c2aejem+ECIFR6zuIgsx/r36nJbKbt7iRXtYqhd43oDtTsOSP6
+XFXw
+-----END CERTIFICATE-----
+"""
