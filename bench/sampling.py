@@ -99,8 +99,7 @@ def step_of_ours(
         state.add(row, params, (), seed=row)
     # The state counts what it draws; here it is told what it "drew", through the orchestrator.
     rows = [SampleRow(row, OUTPUT_LENGTH) for row in range(num_rows)]
-    for index in range(OUTPUT_LENGTH):
-        state.orchestrator.cumulate_output_tokens(outputs[:, index])
+    state.orchestrator.count_tokens(torch.arange(num_rows), outputs, torch.full((num_rows,), OUTPUT_LENGTH))
     return lambda logits: state.sample(logits, rows, mask)
 
 

@@ -102,11 +102,6 @@ class BatchedPenalizerOrchestrator:
         held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return held + (self.counts.num_bytes if self.counts is not None else 0)
 
-    def cumulate_output_tokens(self, output_ids: torch.Tensor) -> None:
-        """Count one generated token for every row of the batch: ``output_ids`` ``[B]``."""
-        rows = torch.arange(len(output_ids), device=output_ids.device)
-        self.count_tokens(rows, output_ids[:, None], torch.ones_like(rows))
-
     def count_tokens(self, rows: torch.Tensor, token_ids: torch.Tensor, num_tokens: torch.Tensor) -> None:
         """Count the first ``num_tokens`` ``[N]`` of ``token_ids`` ``[N, K]`` in the distinct ``rows`` ``[N]``."""
         if not self.is_required:
@@ -117,22 +112,6 @@ class BatchedPenalizerOrchestrator:
                 self.counts.count(rows, token_ids[:, index], num_tokens > index)
         for penalizer in self.prepared:
             penalizer.advance(rows, num_tokens)
-
-    def rollback(self, row: int, num_tokens: int) -> None:
-        """Take the last ``num_tokens`` counted tokens of a row back.
-
-        Raises
-        ------
-        ValueError
-            More than a row remembers (``token_counts.MAX_ROLLBACK``).
-        """
-        if not self.is_required:
-            return
-        if self.counts is not None:
-            self.counts.rollback(row, num_tokens)
-        rows = torch.tensor([row], device=self.batch.device)
-        for penalizer in self.prepared:
-            penalizer.advance(rows, torch.tensor([-num_tokens], device=self.batch.device))
 
     def filter(self, keep_indices: torch.Tensor) -> None:
         """Keep the given rows, in the given order; penalizers that nobody needs any more give their memory back."""

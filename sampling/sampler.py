@@ -195,19 +195,6 @@ class SamplerState:
             logprobs = compute_logprobs(original, token_ids[layout.logprob_positions], layout.most_top_logprobs)
         return SampleOutput(token_ids, num_accepted, failed[layout.starts + num_accepted], logprobs, layout)
 
-    @torch.inference_mode()
-    def rollback(self, key: Hashable, num_tokens: int) -> None:
-        """Take the last ``num_tokens`` drawn tokens of a choice back, as if they had never been drawn.
-
-        Raises
-        ------
-        ValueError
-            More than :data:`sampling.token_counts.MAX_ROLLBACK`.
-        """
-        row = self._penalized.row_of.get(key)
-        if row is not None:
-            self.orchestrator.rollback(row, num_tokens)
-
     def _lay_out(self, rows: Sequence[SampleRow]) -> StepLayout:
         if self._layout is None or self._layout.signature != signature_of(rows):
             self._layout = lay_out(rows, self._choices, self._penalized.row_of, self.vocab_size, self.device)

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import torch
 
 HISTORY_LENGTH = 256
-"""Counted tokens a row remembers in order."""
-
-MAX_ROLLBACK = 128
-"""Most tokens that can be rolled back; what is left of the history serves the prefixes of bad words."""
+"""Counted tokens a row remembers in order, for the prefixes of bad words."""
 
 _MINIMUM_CAPACITY = 32
 
@@ -19,7 +16,7 @@ class TokenCounts:
     """Counts of B rows, on the device, changed without waiting for it.
 
     ``token_ids`` ``[B, C]`` int32 holds each row's distinct tokens, -1 behind them; ``counts`` ``[B, C]`` int32 how
-    often each was counted (an entry may stand at zero: a token that was rolled back, or a draft not yet accepted);
+    often each was counted (an entry may stand at zero: a draft that was not accepted);
     ``in_prompt`` ``[B, C]`` bool marks tokens of a prompt that counts. The capacity C doubles as rows fill.
     """
 
@@ -103,23 +100,6 @@ class TokenCounts:
         place = length % HISTORY_LENGTH
         self.history[rows, place] = torch.where(valid, token_ids.to(torch.int32), self.history[rows, place])
         self.len_output_tokens[rows] = length + valid
-
-    def rollback(self, row: int, num_tokens: int) -> None:
-        """Take back the last ``num_tokens`` tokens counted in a row.
-
-        Raises
-        ------
-        ValueError
-            More than ``MAX_ROLLBACK`` tokens.
-        """
-        if not 0 <= num_tokens <= MAX_ROLLBACK:
-            raise ValueError(f"cannot roll back {num_tokens} tokens: the most is {MAX_ROLLBACK}")
-        if num_tokens == 0:
-            return
-        last = self.recent(torch.tensor([row], device=self.device), num_tokens)[0]
-        match = (self.token_ids[row][None, :] == last[:, None]) & (last >= 0)[:, None]
-        self.counts[row] -= match.sum(dim=0).to(torch.int32)
-        self.len_output_tokens[row] -= (last >= 0).sum()
 
     def recent(self, rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
         """The last ``num_tokens`` counted tokens of each row, oldest first, -1 before its start: ``[N, n]`` int32."""

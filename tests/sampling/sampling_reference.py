@@ -103,9 +103,6 @@ class ReferenceChoice:
                 break
         return drawn
 
-    def rollback(self, num_tokens: int) -> None:
-        del self.output_token_ids[len(self.output_token_ids) - num_tokens :]
-
     def _suppressed(self, output: Sequence[int]) -> set[int]:
         suppressed: set[int] = set()
         if len(output) < self.params.min_tokens:

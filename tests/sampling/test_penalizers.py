@@ -24,7 +24,7 @@ from sampling.penalizers import (
     BatchedRepetitionPenalizer,
     _BatchedPenalizer,
 )
-from sampling.token_counts import MAX_ROLLBACK, TokenCounts
+from sampling.token_counts import TokenCounts
 
 CPU = torch.device("cpu")
 V = 50
@@ -47,6 +47,12 @@ def batch_of(*fields: dict[str, float]) -> Batch:
     return Batch([Request(SamplingParams(max_tokens=100, **own)) for own in fields])
 
 
+def count_one_each(orchestrator: BatchedPenalizerOrchestrator, token_ids: torch.Tensor) -> None:
+    """Count one generated token for every row of the batch: ``token_ids`` ``[B]``."""
+    rows = torch.arange(len(token_ids))
+    orchestrator.count_tokens(rows, token_ids[:, None], torch.ones_like(rows))
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -59,7 +65,7 @@ def test_worked_example_of_a_token_with_logit_2_seen_three_times(fields: dict[st
     batch = batch_of(fields)
     orchestrator = BatchedPenalizerOrchestrator(V, batch)
     for _ in range(3):
-        orchestrator.cumulate_output_tokens(torch.tensor([7]))
+        count_one_each(orchestrator, torch.tensor([7]))
     logits = orchestrator.apply(torch.full((1, V), 2.0))
     assert round(logits[0, 7].item(), 2) == expected
     others = [token_id for token_id in range(V) if token_id != 7]
@@ -91,7 +97,7 @@ def test_one_penalty_alone_equals_its_dense_definition(data: st.DataObject) -> N
         orchestrator = BatchedPenalizerOrchestrator(V, batch)
         dense = torch.ones(rows, V) if name == "repetition_penalty" else torch.zeros(rows, V)
         for output_ids in outputs:
-            orchestrator.cumulate_output_tokens(output_ids)
+            count_one_each(orchestrator, output_ids)
             if name == "frequency_penalty":
                 dense.scatter_add_(1, output_ids[:, None], torch.ones(rows, 1))
             else:
@@ -119,7 +125,7 @@ def test_minimum_new_tokens_suppresses_every_end_until_the_length_is_reached() -
         suppressed = torch.isneginf(orchestrator.apply(torch.zeros(3, V)))
         ends = [[0, 1, 5, 6], [], [5]] if length < 2 else [[], [], []]
         assert [torch.nonzero(row).flatten().tolist() for row in suppressed] == ends
-        orchestrator.cumulate_output_tokens(torch.tensor([3, 3, 3]))
+        count_one_each(orchestrator, torch.tensor([3, 3, 3]))
     values = penalizer.stop_token_penalties(torch.tensor([0]), torch.tensor([0]))
     assert values.tolist() == [[0.0, 0.0, 0.0, 0.0]]
 
@@ -127,7 +133,7 @@ def test_minimum_new_tokens_suppresses_every_end_until_the_length_is_reached() -
 def test_repeat_penalises_consecutive_positions_by_the_same_counts() -> None:
     batch = batch_of({"frequency_penalty": 1.0, "repetition_penalty": 1.3}, {"presence_penalty": 1.0})
     orchestrator = BatchedPenalizerOrchestrator(V, batch)
-    orchestrator.cumulate_output_tokens(torch.tensor([3, 4]))
+    count_one_each(orchestrator, torch.tensor([3, 4]))
     original = torch.randn(2, V)
     once = orchestrator.apply(original.clone())
     repeated = orchestrator.apply(original.repeat_interleave(3, dim=0), repeat=3)
@@ -139,7 +145,7 @@ def test_nothing_is_allocated_when_no_request_asks() -> None:
     orchestrator = BatchedPenalizerOrchestrator(V, batch)
     assert not orchestrator.is_required
     assert orchestrator.num_bytes == 0
-    orchestrator.cumulate_output_tokens(torch.tensor([1, 2]))
+    count_one_each(orchestrator, torch.tensor([1, 2]))
     logits = torch.zeros(2, V)
     assert orchestrator.apply(logits) is logits
     assert not logits.any()
@@ -171,8 +177,8 @@ def test_merge_with_a_batch_that_needs_other_penalties_is_neutral_for_each_side(
     mine, theirs = batch_of({"presence_penalty": 1.0}), batch_of({"repetition_penalty": 2.0}, {})
     first = BatchedPenalizerOrchestrator(V, mine)
     second = BatchedPenalizerOrchestrator(V, theirs)
-    first.cumulate_output_tokens(torch.tensor([3]))
-    second.cumulate_output_tokens(torch.tensor([4, 5]))
+    count_one_each(first, torch.tensor([3]))
+    count_one_each(second, torch.tensor([4, 5]))
     first.merge(second)
     mine.reqs += theirs.reqs
     logits = first.apply(torch.ones(3, V))
@@ -218,7 +224,7 @@ def test_a_new_penalizer_is_one_small_class() -> None:
     batch = batch_of({"frequency_penalty": 1.0})
     orchestrator = BatchedPenalizerOrchestrator(V, batch, {*PENALIZERS, FirstTimeBonus})
     for token_id in (3, 4, 4):
-        orchestrator.cumulate_output_tokens(torch.tensor([token_id]))
+        count_one_each(orchestrator, torch.tensor([token_id]))
     logits = orchestrator.apply(torch.zeros(1, V))
     assert logits[0, [2, 3, 4]].tolist() == [0.0, 9.0, -2.0]
 
@@ -236,7 +242,7 @@ def test_256_rows_of_a_large_vocabulary_fit_in_64_megabytes() -> None:
     orchestrator.counts.token_ids[:, :4096] = distinct.to(torch.int32)
     orchestrator.counts.counts[:, :4096] = 1
     orchestrator.counts.num_distinct[:] = 4096
-    orchestrator.cumulate_output_tokens(torch.full((num_rows,), 5))
+    count_one_each(orchestrator, torch.full((num_rows,), 5))
     assert orchestrator.num_bytes < 64 * 2**20
     logits = torch.zeros(num_rows, vocab_size)
     orchestrator.apply(logits)
@@ -244,27 +250,21 @@ def test_256_rows_of_a_large_vocabulary_fit_in_64_megabytes() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 200), max_size=150), st.data())
-def test_counts_stay_right_while_lists_grow_and_roll_back(token_ids: list[int], data: st.DataObject) -> None:
+@given(st.lists(st.integers(0, 200), max_size=150))
+def test_counts_stay_right_while_lists_grow(token_ids: list[int]) -> None:
     counts = TokenCounts(2, CPU)
-    kept: list[int] = []
     rows = torch.tensor([1])
     for token_id in token_ids:
         counts.reserve(1)
         counts.count(rows, torch.tensor([token_id]), torch.tensor([True]))
-        kept.append(token_id)
-        if data.draw(st.integers(0, 9)) == 0:
-            taken = data.draw(st.integers(0, min(5, len(kept))))
-            counts.rollback(1, taken)
-            del kept[len(kept) - taken :]
     held = dict(zip(counts.token_ids[1].tolist(), counts.counts[1].tolist(), strict=True))
     held.pop(-1, None)
     assert {token_id: count for token_id, count in held.items() if count} == {
-        token_id: kept.count(token_id) for token_id in set(kept)
+        token_id: token_ids.count(token_id) for token_id in set(token_ids)
     }
-    assert counts.len_output_tokens.tolist() == [0, len(kept)]
+    assert counts.len_output_tokens.tolist() == [0, len(token_ids)]
     recent = counts.recent(rows, 3)[0].tolist()
-    assert recent == ([-1, -1, -1, *kept])[-3:]
+    assert recent == ([-1, -1, -1, *token_ids])[-3:]
     assert not counts.counts[0].any()
 
 
@@ -277,12 +277,6 @@ def test_rejected_drafts_do_not_make_the_lists_grow_without_end() -> None:
         counts.find_or_insert(rows, torch.from_numpy(random.integers(0, 10_000, 1)), yes)
         counts.count(rows, torch.tensor([3]), yes)
     assert counts.token_ids.shape[1] <= 64
-
-
-def test_rolling_back_more_than_is_remembered_is_an_error() -> None:
-    counts = TokenCounts(1, CPU)
-    with pytest.raises(ValueError, match="roll back"):
-        counts.rollback(0, MAX_ROLLBACK + 1)
 
 
 def test_merging_different_penalizers_is_an_error() -> None:

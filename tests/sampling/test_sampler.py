@@ -253,33 +253,17 @@ def test_a_broken_position_behind_a_rejected_draft_does_no_harm() -> None:
         assert state.sample(logits, [SampleRow("me", 0, (draft,))]).failed.tolist() == [fails]
 
 
-def test_rollback_forgets_what_was_drawn() -> None:
-    lives = []
-    for rolls_back in (False, True):
-        state = new_state()
-        state.add("me", SamplingParams(max_tokens=40, **PENALISED), (), seed=5)
-        life = decode(state, {"me": []}, 12)
-        if rolls_back:
-            state.rollback("me", 5)
-            del life["me"][-5:]
-            decode(state, life, 5)
-        lives.append(decode(state, life, 6)["me"])
-    assert lives[0] == lives[1]
-
-
-def test_steps_and_rollbacks_mix_inside_and_outside_of_inference_mode() -> None:
+def test_steps_mix_inside_and_outside_of_inference_mode() -> None:
     state = new_state()
     state.add("me", SamplingParams(max_tokens=90, frequency_penalty=0.1), (), seed=5)
     with torch.inference_mode():
         life = decode(state, {"me": []}, 70)
-    state.rollback("me", 3)
-    del life["me"][-3:]
     decode(state, life, 3)
     state.add("other", SamplingParams(max_tokens=90, frequency_penalty=0.1), (), seed=5)
     with torch.inference_mode():
         decode(state, life, 3, ["other"])
     state.remove("me")
-    state.rollback("other", 2)
+    assert len(decode(state, {"other": []}, 2)["other"]) == 2
 
 
 def test_the_prompt_counts_for_repetition_when_asked_and_for_nothing_else() -> None:
