@@ -17,7 +17,6 @@ from typing_extensions import Self
 
 from constrained.environment import GrammarEnvironment, ids_to_words
 from constrained.errors import GrammarError, TokenRejectedError
-from constrained.mask_kernels import apply_vocab_mask as apply_mask_kernel
 from constrained.stats import GrammarStats
 
 JumpForwardHelper = tuple[list[int], bytes]
@@ -158,8 +157,13 @@ class BaseGrammarObject(ABC):
 
     @staticmethod
     def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
-        """Set what the mask forbids to minus infinity, in place. logits [B, V], vocab_mask [B, ceil(V / 32)] int32"""
-        apply_mask_kernel(logits, vocab_mask)
+        """Set what the mask forbids to minus infinity, in place. logits [B, V], vocab_mask [B, ceil(V / 32)] int32
+
+        Serving does not call this: :mod:`sampling.logit_edits` applies masks together with the other logit edits.
+        """
+        bits = torch.arange(32, dtype=torch.int32, device=vocab_mask.device)
+        forbidden = ((vocab_mask[:, :, None] >> bits) & 1 == 0).flatten(1)
+        logits.masked_fill_(forbidden[:, : logits.shape[1]], float("-inf"))
 
     def active_grammar(self) -> BaseGrammarObject | None:
         """What constrains the next token: this object, an inner one, or ``None`` where everything is allowed."""
