@@ -159,7 +159,7 @@ class BaseGrammarObject(ABC):
     def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
         """Set what the mask forbids to minus infinity, in place. logits [B, V], vocab_mask [B, ceil(V / 32)] int32
 
-        Serving does not call this: :mod:`sampling.logit_edits` applies masks together with the other logit edits.
+        Serving does not call this: :mod:`sampling.apply_edits` applies masks together with the other logit edits.
         """
         bits = torch.arange(32, dtype=torch.int32, device=vocab_mask.device)
         forbidden = ((vocab_mask[:, :, None] >> bits) & 1 == 0).flatten(1)

@@ -12,7 +12,7 @@ from model_runner.config import RunnerConfig
 from model_runner.device import choose_device, choose_dtype
 from model_runner.forward_row import ForwardRow
 from model_runner.layers.linear import ROW_TILE
-from model_runner.loading.open import load_model
+from model_runner.open import load_model
 from model_runner.ranks import Ranks
 from model_runner.sizing import count_pages
 from model_runner.threads import choose_num_threads

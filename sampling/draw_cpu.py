@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sampling.draw import MAX_LOGIT, DrawParameters
+from sampling.draw_parameters import MAX_LOGIT, DrawParameters
 from sampling.noise import UInt32Array, gumbel, token_bits
 
 Float32Array = npt.NDArray[np.float32]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sampling.penalizer import PenalizedBatch, RecentTokens, Suppressions, _BatchedPenalizer
+from sampling.penalizer import BatchedPenalizer, PenalizedBatch, RecentTokens, Suppressions
 from sampling.penalizers import PENALIZERS
 from sampling.token_counts import TokenCounts
 
@@ -71,14 +71,14 @@ class BatchedPenalizerOrchestrator:
         self,
         vocab_size: int,
         batch: PenalizedBatch,
-        penalizers: Iterable[type[_BatchedPenalizer]] = PENALIZERS,
+        penalizers: Iterable[type[BatchedPenalizer]] = PENALIZERS,
     ) -> None:
         self.vocab_size = vocab_size
         self._batch = weakref.ref(batch)
         wanted = set(penalizers)
         ordered = [kind for kind in PENALIZERS if kind in wanted]
         ordered += sorted(wanted.difference(PENALIZERS), key=lambda kind: kind.__name__)
-        self.penalizers: dict[type[_BatchedPenalizer], _BatchedPenalizer] = {kind: kind() for kind in ordered}
+        self.penalizers: dict[type[BatchedPenalizer], BatchedPenalizer] = {kind: kind() for kind in ordered}
         self.counts: TokenCounts | None = None
         self.is_required = False
         self._prepare_if_required()
@@ -91,7 +91,7 @@ class BatchedPenalizerOrchestrator:
         return batch
 
     @property
-    def prepared(self) -> list[_BatchedPenalizer]:
+    def prepared(self) -> list[BatchedPenalizer]:
         return [penalizer for penalizer in self.penalizers.values() if penalizer.is_prepared]
 
     @property

@@ -1,6 +1,6 @@
 """What a penalty is: a small class that looks at rows' counted tokens and says what they do to those tokens' logits.
 
-A new penalty is one subclass of :class:`_BatchedPenalizer` and a line in :data:`sampling.penalizers.PENALIZERS`.
+A new penalty is one subclass of :class:`BatchedPenalizer` and a line in :data:`sampling.penalizers.PENALIZERS`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ RecentTokens = Callable[[int], torch.Tensor]
 """``recent(n)``: ``[S, n]`` int32, the n tokens before each of S positions, drafts included, -1 before the start."""
 
 
-class _BatchedPenalizer(abc.ABC):
+class BatchedPenalizer(abc.ABC):
     """One penalty for every row of a batch; holds nothing until some row needs it.
 
     A row's *entries* are its distinct counted tokens. ``rows`` ``[S]`` int64 names the row behind each of S logits
@@ -123,7 +123,7 @@ class _BatchedPenalizer(abc.ABC):
     def _filter(self, keep_indices: torch.Tensor) -> None: ...
 
     @abc.abstractmethod
-    def _merge(self, their: _BatchedPenalizer) -> None: ...
+    def _merge(self, their: BatchedPenalizer) -> None: ...
 
     @abc.abstractmethod
     def _teardown(self) -> None: ...
@@ -158,7 +158,7 @@ class _BatchedPenalizer(abc.ABC):
         if self._is_prepared:
             self._filter(keep_indices)
 
-    def merge(self, their: _BatchedPenalizer) -> None:
+    def merge(self, their: BatchedPenalizer) -> None:
         """Append the rows of a prepared penalizer to this prepared one."""
         self._merge(their)
 

@@ -9,23 +9,23 @@ from typing import ClassVar
 import torch
 
 from sampling.params import SamplingParams
-from sampling.penalizer import PenalizedRequest, RecentTokens, Suppressions, _BatchedPenalizer
+from sampling.penalizer import BatchedPenalizer, PenalizedRequest, RecentTokens, Suppressions
 
 __all__ = [
     "PENALIZERS",
     "BatchedBadWordsPenalizer",
     "BatchedFrequencyPenalizer",
     "BatchedMinNewTokensPenalizer",
+    "BatchedPenalizer",
     "BatchedPresencePenalizer",
     "BatchedRepetitionPenalizer",
-    "_BatchedPenalizer",
 ]
 
 _ANY = -2  # matches whatever stands there
 _SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
-class _CoefficientPenalizer(_BatchedPenalizer):
+class _CoefficientPenalizer(BatchedPenalizer):
     """A penalty with one number for each row."""
 
     _neutral: ClassVar[float]
@@ -49,7 +49,7 @@ class _CoefficientPenalizer(_BatchedPenalizer):
     def _filter(self, keep_indices: torch.Tensor) -> None:
         self.coefficients = self.coefficients[keep_indices]
 
-    def _merge(self, their: _BatchedPenalizer) -> None:
+    def _merge(self, their: BatchedPenalizer) -> None:
         if not isinstance(their, _CoefficientPenalizer):
             raise TypeError(f"cannot merge {type(their).__name__} into {type(self).__name__}")
         self.coefficients = torch.cat([self.coefficients, their.coefficients])
@@ -108,7 +108,7 @@ class BatchedPresencePenalizer(_CoefficientPenalizer):
         additive.sub_((counts > 0) * self.coefficients[rows][:, None])
 
 
-class BatchedMinNewTokensPenalizer(_BatchedPenalizer):
+class BatchedMinNewTokensPenalizer(BatchedPenalizer):
     """End-of-text and stop ids are impossible until the minimum number of tokens was generated."""
 
     counts_tokens = False
@@ -155,7 +155,7 @@ class BatchedMinNewTokensPenalizer(_BatchedPenalizer):
         self.stop_token_ids = self.stop_token_ids[keep_indices]
         self.len_output_tokens = self.len_output_tokens[keep_indices]
 
-    def _merge(self, their: _BatchedPenalizer) -> None:
+    def _merge(self, their: BatchedPenalizer) -> None:
         if not isinstance(their, BatchedMinNewTokensPenalizer):
             raise TypeError(f"cannot merge {type(their).__name__} into {type(self).__name__}")
         width = max(self.stop_token_ids.shape[1], their.stop_token_ids.shape[1])
@@ -171,7 +171,7 @@ class BatchedMinNewTokensPenalizer(_BatchedPenalizer):
         self.min_new_tokens = self.stop_token_ids = self.len_output_tokens = torch.empty(0)
 
 
-class BatchedBadWordsPenalizer(_BatchedPenalizer):
+class BatchedBadWordsPenalizer(BatchedPenalizer):
     """The last token of a bad word is impossible where the tokens before it were just generated."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class BatchedBadWordsPenalizer(_BatchedPenalizer):
         self.prefixes = self.prefixes[keep_indices]
         self.last_token_ids = self.last_token_ids[keep_indices]
 
-    def _merge(self, their: _BatchedPenalizer) -> None:
+    def _merge(self, their: BatchedPenalizer) -> None:
         if not isinstance(their, BatchedBadWordsPenalizer):
             raise TypeError(f"cannot merge {type(their).__name__} into {type(self).__name__}")
         most = max(self.prefixes.shape[1], their.prefixes.shape[1])
@@ -230,7 +230,7 @@ class BatchedBadWordsPenalizer(_BatchedPenalizer):
         self.prefixes = self.last_token_ids = torch.empty(0)
 
 
-PENALIZERS: tuple[type[_BatchedPenalizer], ...] = (
+PENALIZERS: tuple[type[BatchedPenalizer], ...] = (
     BatchedRepetitionPenalizer,
     BatchedFrequencyPenalizer,
     BatchedPresencePenalizer,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from sampling.apply_edits import apply_edits
 from sampling.draw import draw
-from sampling.logit_edits import LogitEdits, apply_edits, join_masks
+from sampling.logit_edits import LogitEdits, join_masks
 from sampling.logprobs import LogprobTensors, TokenLogprob, compute_logprobs
 from sampling.orchestrator import BatchedPenalizerOrchestrator, CompactPenalties, DraftedPositions
 from sampling.params import SamplingParams

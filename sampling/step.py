@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sampling.draw import EVERY_TOKEN, DrawParameters
+from sampling.draw_parameters import EVERY_TOKEN, DrawParameters
 from sampling.noise import position_keys
 from sampling.orchestrator import DraftedPositions
 from sampling.params import SamplingParams

@@ -1,4 +1,4 @@
-"""All logit edits in one pass over the logits: the CUDA form of :func:`sampling.logit_edits.apply_edits`.
+"""All logit edits in one pass over the logits: the CUDA form of :func:`sampling.apply_edits.apply_edits`.
 
 Each program owns one row and one tile of the vocabulary, and applies to it, in the documented order, those entries of
 the row's short lists that fall into the tile, then the mask words of the tile. Owning the tile is what makes the order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from model_runner.models.spec import RopeSpec
+from model_runner.spec import RopeSpec
 
 
 class RotaryTable:

@@ -12,7 +12,7 @@ from model_runner.attention.base import AttentionBackend, AttentionLayer
 from model_runner.batch import RaggedBatch
 from model_runner.layers.linear import Linear
 from model_runner.layers.rotary import RotaryTable, rotate
-from model_runner.models.spec import DecoderSpec
+from model_runner.spec import DecoderSpec
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
 

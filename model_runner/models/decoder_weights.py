@@ -18,8 +18,8 @@ from model_runner.layers.parallel import (
 from model_runner.loading.source import Cut, TensorSource, refuse_unread
 from model_runner.models.decoder import DecoderLayer, DecoderWeights, Layer
 from model_runner.models.sharding import Share
-from model_runner.models.spec import DecoderSpec, MoeSpec
 from model_runner.ranks import Ranks
+from model_runner.spec import DecoderSpec, MoeSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 
 from model_runner.errors import ModelLoadError
 from model_runner.models.rope_scaling import build_rope
-from model_runner.models.spec import DecoderSpec, LayerSpec, MoeSpec
+from model_runner.spec import DecoderSpec, LayerSpec, MoeSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from model_runner.errors import ModelLoadError
-from model_runner.models.spec import RopeSpec
+from model_runner.spec import RopeSpec
 
 SUPPORTED = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 

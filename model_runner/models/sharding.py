@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from model_runner.errors import ModelLoadError
-from model_runner.models.spec import DecoderSpec
+from model_runner.spec import DecoderSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from model_runner.forward_row import ForwardRow
-from sampling.draw import EVERY_TOKEN, DrawParameters, draw
+from sampling.draw import draw
+from sampling.draw_parameters import EVERY_TOKEN, DrawParameters
 from sampling.noise import position_keys
 from scheduler.drafters.adaptive import AdaptiveLength
 from scheduler.drafters.source import DraftSource

@@ -13,7 +13,8 @@ from sampling_reference import ReferenceChoice, kept_tokens, probabilities
 from scipy import stats
 
 from sampling import draw_cpu
-from sampling.draw import EVERY_TOKEN, DrawParameters, draw, draw_torch
+from sampling.draw import draw, draw_torch
+from sampling.draw_parameters import EVERY_TOKEN, DrawParameters
 from sampling.noise import gumbel, position_keys, token_bits
 from sampling.params import SamplingParams
 

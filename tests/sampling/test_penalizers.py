@@ -20,9 +20,9 @@ from sampling.penalizers import (
     PENALIZERS,
     BatchedFrequencyPenalizer,
     BatchedMinNewTokensPenalizer,
+    BatchedPenalizer,
     BatchedPresencePenalizer,
     BatchedRepetitionPenalizer,
-    _BatchedPenalizer,
 )
 from sampling.token_counts import TokenCounts
 
@@ -202,7 +202,7 @@ def test_the_batch_is_held_weakly() -> None:
 
 
 def test_a_new_penalizer_is_one_small_class() -> None:
-    class FirstTimeBonus(_BatchedPenalizer):
+    class FirstTimeBonus(BatchedPenalizer):
         """Adds 10 to every token that was generated exactly once."""
 
         is_additive = True
@@ -213,7 +213,7 @@ def test_a_new_penalizer_is_one_small_class() -> None:
 
         def _prepare(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> None: ...
         def _filter(self, keep_indices: torch.Tensor) -> None: ...
-        def _merge(self, their: _BatchedPenalizer) -> None: ...
+        def _merge(self, their: BatchedPenalizer) -> None: ...
         def _teardown(self) -> None: ...
 
         def accumulate_additive_penalties(

@@ -30,7 +30,7 @@ def test_the_fused_kernel_equals_the_tensor_operations() -> None:
 
 def test_sampling_needs_no_triton() -> None:
     hidden = (
-        "import sys; sys.modules['triton'] = None; import sampling.sampler, sampling.draw_cpu, sampling.logit_edits"
+        "import sys; sys.modules['triton'] = None; import sampling.sampler, sampling.draw_cpu, sampling.apply_edits"
     )
     result = run("-c", hidden)
     assert result.returncode == 0, result.stderr

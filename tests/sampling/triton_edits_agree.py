@@ -12,7 +12,8 @@ import torch
 from sampling_reference import pack_masks
 
 from sampling import triton_edits
-from sampling.logit_edits import LogitEdits, apply_edits
+from sampling.apply_edits import apply_edits
+from sampling.logit_edits import LogitEdits
 from sampling.orchestrator import CompactPenalties
 from sampling.penalizer import Suppressions
 from sampling.step import LogitBias
