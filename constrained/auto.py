@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from constrained.base import (
     GRAMMAR_BACKEND_REGISTRY,
@@ -18,9 +22,11 @@ from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
 from constrained.outlines_backend import OutlinesBackend
-from constrained.schema import Limits, PreparedGrammar, PrepareOptions, SchemaError, prepare
+from constrained.schema import Limits, PreparedGrammar, PrepareOptions, SchemaError, engines, prepare
 from constrained.spec import GrammarSpec
 from constrained.xgrammar_backend import XGrammarBackend
+
+logger = logging.getLogger(__name__)
 
 BUILT_IN_BACKENDS = (LLGuidanceBackend.name, XGrammarBackend.name, OutlinesBackend.name)
 
@@ -31,6 +37,12 @@ _KIND_NAMES = {
     "lark": "Lark grammars",
     "structural_tag": "structural tags",
 }
+
+
+TryOut = Callable[[BaseGrammarBackend, BaseGrammarObject], None]
+
+_MAX_SECOND_CHARACTERS = 16_384
+"""Longest prepared grammar that a second engine is asked to compile. xgrammar takes seconds for longer ones."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,16 @@ class AutoGrammarBackend(BaseGrammarBackend):
         for name in BUILT_IN_BACKENDS:
             self.backend(name).compile_common_rules()
 
-    def compile(self, spec: GrammarSpec) -> Compiled:
-        """Prepare and compile.
+    def compile(self, spec: GrammarSpec, try_out: TryOut | None = None) -> Compiled:
+        """Prepare and compile, where the choice is ours with the first engine that can serve the result.
+
+        Parameters
+        ----------
+        spec
+            What to compile.
+        try_out
+            Raises for a grammar that must not be served. Another engine is asked then, as where an engine refuses what
+            was prepared for it; of several refusals the first is raised.
 
         Raises
         ------
@@ -91,18 +111,54 @@ class AutoGrammarBackend(BaseGrammarBackend):
         if wanted == "none":
             raise UnsupportedGrammarError("the grammar backend 'none' serves no constraint; leave it out")
         if wanted != self.name and wanted not in BUILT_IN_BACKENDS:
-            return Compiled(wanted, _valid(self.backend(wanted)._init_value_dispatch(spec)))
+            compiled = Compiled(wanted, _valid(self.backend(wanted)._init_value_dispatch(spec)))
+            if try_out is not None:
+                try_out(self.backend(wanted), compiled.grammar)
+            return compiled
+        if wanted != self.name:
+            return self._compile_with(wanted, self._prepare(spec, wanted), try_out)
+        return self._compile_with_any(spec, try_out)
+
+    def _compile_with_any(self, spec: GrammarSpec, try_out: TryOut | None) -> Compiled:
+        refusal: Exception | None = None
+        for name in engines(spec):
+            try:
+                prepared = self._prepare(spec, name)
+            except InvalidGrammarError:
+                if refusal is None:
+                    raise  # nothing an engine had a part in: the constraint itself is wrong
+                continue
+            if refusal is not None and len(prepared.text) > _MAX_SECOND_CHARACTERS:
+                continue
+            try:
+                compiled = self._compile_with(name, prepared, try_out)
+            except Exception as error:  # of whatever kind: the next engine may not have this fault
+                refusal = refusal or error
+                continue
+            if refusal is not None:
+                logger.info("%s serves a grammar that another engine refused: %s", name, refusal)
+            return compiled
+        assert refusal is not None
+        raise refusal
+
+    def _compile_with(self, name: str, prepared: PreparedGrammar, try_out: TryOut | None) -> Compiled:
+        notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
+        compiled = Compiled(name, _valid(self._dispatch(prepared)), notices)
+        if try_out is not None:
+            try_out(self.backend(name), compiled.grammar)
+        return compiled
+
+    def _prepare(self, spec: GrammarSpec, name: str) -> PreparedGrammar:
         config = self.environment.config
         limits = Limits(max_bytes=config.max_spec_bytes)
-        options = PrepareOptions(backend=wanted, whitespace=config.json_whitespace, limits=limits)
+        options = PrepareOptions(backend=name, whitespace=config.json_whitespace, limits=limits)
         try:
-            prepared = prepare(spec, options)
+            prepared = prepare(msgspec.structs.replace(spec, backend=name), options)
         except SchemaError as error:
             raise InvalidGrammarError(error.message, pointer=error.pointer) from error
-        notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
-        if wanted not in (self.name, prepared.backend):
-            raise refuse(wanted, _KIND_NAMES[prepared.kind])
-        return Compiled(prepared.backend, _valid(self._dispatch(prepared)), notices)
+        if prepared.backend != name:
+            raise refuse(name, _KIND_NAMES[prepared.kind])
+        return prepared
 
     def _dispatch(self, prepared: PreparedGrammar) -> BaseGrammarObject:
         backend = self.backend(prepared.backend)

@@ -9,6 +9,7 @@ import sys
 import time
 
 from constrained.auto import AutoGrammarBackend
+from constrained.base import BaseGrammarBackend, BaseGrammarObject
 from constrained.compile_protocol import (
     HEADER_BYTES,
     CompileRefusal,
@@ -24,15 +25,11 @@ from constrained.walk import walk
 
 
 def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileReply:
-    """Compile, pack, and try the packed form out, as the scheduler will use it."""
+    """Compile, try out and pack."""
     started = time.perf_counter()
     try:
-        compiled = backend.compile(spec)
-        engine = backend.backend(compiled.backend)
-        payload = engine.serialize(compiled.grammar)
-        config = backend.environment.config
-        for grammar in (compiled.grammar, *engine.parts_to_try(compiled.grammar)):
-            walk(grammar, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
+        compiled = backend.compile(spec, _try_out)
+        payload = backend.backend(compiled.backend).serialize(compiled.grammar)
     except GrammarError as error:
         return CompileRefusal(error.message, error.pointer, error.is_permanent, error.code)
     except MemoryError:
@@ -52,6 +49,12 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
         compile_seconds=time.perf_counter() - started,
         notices=compiled.notices,
     )
+
+
+def _try_out(engine: BaseGrammarBackend, grammar: BaseGrammarObject) -> None:
+    config = engine.environment.config
+    for one in (grammar, *engine.parts_to_try(grammar)):
+        walk(one, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
 
 
 def serve(backend: AutoGrammarBackend, connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""llguidance: JSON Schema, regular expressions, and grammars in Lark or GBNF."""
+"""llguidance: JSON Schema, regular expressions, and grammars in Lark or EBNF."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from importlib.metadata import version
 import llguidance
 import numpy as np
 import numpy.typing as npt
-from llguidance.gbnf_to_lark import any_to_lark
 from typing_extensions import Self
 
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, refuse, register_grammar_backend
 from constrained.config import MAX_WHITESPACE_CHARACTERS, JsonWhitespace
 from constrained.environment import GrammarEnvironment
-from constrained.errors import InvalidGrammarError
+from constrained.errors import InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_matcher import MatcherStart, SharingMatcher, parser_limits, reason
+from constrained.schema import SchemaError
+from constrained.schema.ebnf_lark import lark_of_ebnf
 
 # Forcing would narrow a mask to the one token that llguidance's tokenizer callback likes best wherever the text is
 # forced; every legal spelling stays legal here, and the drafter proposes the canonical one.
@@ -136,12 +137,11 @@ class LLGuidanceBackend(BaseGrammarBackend):
         return self._compile("regular expression", f"{_OPTIONS}start: /{llguidance.regex_to_lark(value)}/\n")
 
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
-        """Lark as it is, GBNF translated; the first rule decides which it is."""
         try:
-            lark = any_to_lark(value)
-        except Exception as error:  # the translator raises bare exceptions of several kinds
-            raise InvalidGrammarError(f"invalid grammar: {reason(str(error))}") from error
-        return self.dispatch_lark(lark.replace("%llguidance {}", "", 1))
+            lark = lark_of_ebnf(value)
+        except SchemaError as error:
+            raise UnsupportedGrammarError(error.message) from error
+        return self.dispatch_lark(lark)
 
     def dispatch_lark(self, value: str) -> BaseGrammarObject:
         """A grammar in llguidance's dialect of Lark."""

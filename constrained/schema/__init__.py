@@ -4,7 +4,7 @@ Free of torch and of the engines: pure functions of the specification.
 """
 
 from constrained.schema.errors import SchemaError, UnenforceableError
-from constrained.schema.prepare import prepare
+from constrained.schema.prepare import engines, prepare
 from constrained.schema.prepared import JsonWhitespace, Limits, Notice, PreparedGrammar, PrepareOptions
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "PreparedGrammar",
     "SchemaError",
     "UnenforceableError",
+    "engines",
     "prepare",
 ]

@@ -27,15 +27,20 @@ _TOKEN = re.compile(
 def prepare_ebnf(spec: GrammarSpec, backend: str, options: PrepareOptions) -> PreparedGrammar:
     """See :func:`constrained.schema.prepare.prepare`.
 
-    xgrammar takes EBNF and GBNF, llguidance takes Lark, and the others when it is named.
+    llguidance takes Lark. EBNF, GBNF with it, is xgrammar's, and llguidance's where it is asked for.
     """
     if not spec.value.strip():
         raise SchemaError("the grammar is empty")
-    if _LARK.search(spec.value):
+    if is_lark(spec.value):
         _check_nesting(_lark_brackets(spec.value), spec.value)
         return PreparedGrammar("llguidance", "lark", spec.value)
     text = check_ebnf(spec.value)
     return PreparedGrammar("llguidance" if backend == "llguidance" else "xgrammar", "ebnf", text)
+
+
+def is_lark(text: str) -> bool:
+    """Whether a grammar is written in llguidance's dialect of Lark."""
+    return _LARK.search(text) is not None
 
 
 def check_ebnf(text: str) -> str:

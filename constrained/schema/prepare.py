@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from constrained.schema.document import Document
+from constrained.schema.ebnf import is_lark
 from constrained.schema.ebnf_writer import EbnfWriter
 from constrained.schema.errors import SchemaError
 from constrained.schema.lark import LarkWriter
@@ -39,6 +40,15 @@ def prepare(spec: GrammarSpec, options: PrepareOptions | None = None) -> Prepare
         return _PREPARE[spec.kind](spec, backend, options)
     except RecursionError:
         raise SchemaError("the constraint is nested too deeply") from None
+
+
+def engines(spec: GrammarSpec) -> tuple[str, ...]:
+    """Engines that may serve a constraint exactly where the choice is ours, in the order in which to try them."""
+    if spec.kind == "structural_tag":
+        return ("xgrammar",)
+    if spec.kind == "ebnf":
+        return ("llguidance",) if is_lark(spec.value) else ("xgrammar", "llguidance")
+    return ("llguidance", "xgrammar")
 
 
 def solver_of(spec: GrammarSpec, options: PrepareOptions) -> tuple[Solver, frozenset[Literal]]:

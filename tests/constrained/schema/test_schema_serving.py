@@ -67,7 +67,7 @@ def test_whitespace_between_tokens_is_bounded(backends: Any, accepts: Any, white
     prepared = prepare(
         GrammarSpec(kind="json_schema", value=json.dumps(FORECAST)), PrepareOptions(whitespace=whitespace)
     )
-    grammar = backends.backend(prepared.backend).dispatch_ebnf(prepared.text)
+    grammar = backends.backend(prepared.backend).dispatch_lark(prepared.text)
     space = " " * most
     assert accepts(grammar, "{" + space + '"temperature"' + space + ":" + space + "1" + space + "}")
     assert accepts(grammar, '{"temperature":1}')
