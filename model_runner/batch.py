@@ -16,7 +16,7 @@ class RaggedBatch:
     """
     Index tensors of one forward pass, made once; T tokens, S logits rows.
 
-    ``token_ids`` and ``positions`` may be padded behind the last token, up to a whole number of row tiles.
+    ``token_ids`` and ``positions`` may be padded after the last token, to a whole number of row tiles.
     """
 
     rows: tuple[ForwardRow, ...]

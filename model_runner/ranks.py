@@ -1,7 +1,7 @@
 """Collectives between the ranks of a tensor-parallel group: gloo between CPUs, NCCL between GPUs.
 
 Two process groups over the same ranks. Tensors of the model travel on the device's; messages of the scheduler and
-grammar flags, which live in the CPU's memory, on one of their own, so that neither waits behind the other.
+grammar flags, which live in the CPU's memory, on one of their own, so that neither waits for the other.
 """
 
 from __future__ import annotations

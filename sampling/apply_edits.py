@@ -26,7 +26,7 @@ _BOUNDS = np.where(
 def apply_edits(logits: torch.Tensor, edits: LogitEdits) -> None:
     """Apply all edits to ``logits`` ``[S, V]`` float32, contiguous, in place."""
     if edits.suppressions is not None:
-        suppressions = edits.suppressions.giving_way(edits.vocab_mask, *logits.shape)
+        suppressions = edits.suppressions.relaxed(edits.vocab_mask, *logits.shape)
         edits = replace(edits, suppressions=suppressions)
     if logits.device.type == "cuda" and find_spec("triton") is not None:
         # Triton is absent where torch is a CPU build.

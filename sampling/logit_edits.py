@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from sampling.layout import AllowedTokens, LogitBias
 from sampling.orchestrator import CompactPenalties
 from sampling.penalizer import Suppressions
-from sampling.step import AllowedTokens, LogitBias
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ MINIMUM_LOGPROB = -9999.0
 """Stands for -inf, which JSON cannot carry; the value OpenAI documents for very unlikely tokens."""
 
 
-class TopLogprob(NamedTuple):
+class SampledTopLogprob(NamedTuple):
     token_id: int
     logprob: float
 
 
-class TokenLogprob(NamedTuple):
+class SampledLogprob(NamedTuple):
     """Log-probability of one token and of the most likely ones at its position, most likely first; finite."""
 
     token_id: int
     logprob: float
-    top: list[TopLogprob]
+    top: list[SampledTopLogprob]
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,20 @@ class LogprobTensors:
     top_token_ids: torch.Tensor
     top_logprobs: torch.Tensor
 
-    def to_lists(self, num_top: Sequence[int]) -> list[TokenLogprob]:
+    def to_lists(self, num_top: Sequence[int]) -> list[SampledLogprob]:
         """As Python values, with ``num_top[i]`` most likely tokens at position i. Waits for the device."""
         tops = zip(self.top_token_ids.tolist(), self.top_logprobs.tolist(), strict=True)
         drawn = zip(self.token_ids.tolist(), self.logprobs.tolist(), strict=True)
         top_lists = [
-            [TopLogprob(token_id, logprob) for token_id, logprob in zip(ids[:count], values[:count], strict=True)]
+            [
+                SampledTopLogprob(token_id, logprob)
+                for token_id, logprob in zip(ids[:count], values[:count], strict=True)
+            ]
             for (ids, values), count in zip(tops, num_top, strict=True)
         ]
-        return [TokenLogprob(token_id, logprob, top) for (token_id, logprob), top in zip(drawn, top_lists, strict=True)]
+        return [
+            SampledLogprob(token_id, logprob, top) for (token_id, logprob), top in zip(drawn, top_lists, strict=True)
+        ]
 
 
 _SLICE_ELEMENTS = 1 << 23
@@ -83,7 +88,7 @@ def compute_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int
     return _compute(logits, token_ids, num_top)
 
 
-def prompt_logprobs(logits: torch.Tensor, target_ids: torch.Tensor, num_top: int) -> list[TokenLogprob]:
+def prompt_logprobs(logits: torch.Tensor, target_ids: torch.Tensor, num_top: int) -> list[SampledLogprob]:
     """Log-probabilities of a prompt's tokens.
 
     ``logits`` ``[T, V]`` float32; ``target_ids`` ``[T]`` int64, where target i is the token *after* the one whose

@@ -34,7 +34,7 @@ class DraftedPositions:
 class CompactPenalties:
     """What penalties do to the listed tokens of some positions; everything else stays as it is.
 
-    ``positions`` ``[S]`` int64; ``token_ids`` ``[S, C]`` int32, distinct within a row, -1 behind its tokens;
+    ``positions`` ``[S]`` int64; ``token_ids`` ``[S, C]`` int32, distinct within a row, then -1;
     ``scaling`` and ``additive`` ``[S, C]`` float32, ``None`` where nothing scales or adds.
     """
 

@@ -1,4 +1,4 @@
-"""What a penalty is: a small class that looks at rows' counted tokens and says what they do to those tokens' logits.
+"""The interface of a penalty: it reads the counted tokens of each row and changes the logits of those tokens.
 
 A new penalty is one subclass of :class:`BatchedPenalizer` and a line in :data:`sampling.penalizers.PENALIZERS`.
 """
@@ -27,7 +27,7 @@ class PenalizedRequest(Protocol):
 
 
 class PenalizedBatch(Protocol):
-    """What the orchestrator holds by weak reference."""
+    """The batch of an orchestrator, which holds it by a weak reference."""
 
     @property
     def reqs(self) -> Sequence[PenalizedRequest]: ...
@@ -47,18 +47,21 @@ class Suppressions:
     active: torch.Tensor
 
     def at(self, positions: torch.Tensor) -> Suppressions:
-        """The same for positions renumbered: ``positions[i]`` is the new number of position i."""
+        """The same pairs after renumbering: ``positions[i]`` is the new number of position i."""
         return Suppressions(positions[self.positions], self.token_ids, self.active)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Set active pairs of ``logits`` ``[S, V]`` to -inf, in place."""
-        # A pair may stand twice, once active and once not: a minimum is right in any order of writing.
+        # A pair may occur twice, active and inactive. The minimum is right in any order of writing.
         bound = torch.where(self.active, float("-inf"), float("inf")).to(logits.dtype)
         index = self.positions * logits.shape[1] + self.token_ids
         logits.view(-1).scatter_reduce_(0, index, bound, "amin")
 
-    def giving_way(self, vocab_mask: torch.Tensor | None, num_positions: int, vocab_size: int) -> Suppressions:
-        """Inactive at positions where nothing else is allowed: ``vocab_mask`` ``[S, W]`` int32, bit 1 = allowed."""
+    def relaxed(self, vocab_mask: torch.Tensor | None, num_positions: int, vocab_size: int) -> Suppressions:
+        """Deactivate the pairs of every position where they would leave no allowed token.
+
+        ``vocab_mask`` ``[S, W]`` int32, bit 1 = allowed.
+        """
         pair = self.positions * vocab_size + self.token_ids
         order = torch.argsort(torch.where(self.active, pair, -1))
         pair, active = pair[order], self.active[order]
@@ -72,12 +75,12 @@ class Suppressions:
         else:
             num_allowed = torch.full((num_positions,), vocab_size, dtype=torch.int64, device=pair.device)
         num_suppressed = torch.zeros_like(num_allowed).scatter_add_(0, positions, counts_once.to(torch.int64))
-        is_left_nothing = num_suppressed == num_allowed
-        return Suppressions(self.positions, self.token_ids, self.active & ~is_left_nothing[self.positions])
+        has_no_token = num_suppressed == num_allowed
+        return Suppressions(self.positions, self.token_ids, self.active & ~has_no_token[self.positions])
 
     @staticmethod
     def joined(parts: Sequence[Suppressions]) -> Suppressions | None:
-        """All parts as one; ``None`` for none."""
+        """All parts as one, or ``None`` if there are none."""
         if not parts:
             return None
         return Suppressions(
@@ -94,8 +97,8 @@ RecentTokens = Callable[[int], torch.Tensor]
 class BatchedPenalizer(abc.ABC):
     """One penalty for every row of a batch; holds nothing until some row needs it.
 
-    A row's *entries* are its distinct counted tokens. ``rows`` ``[S]`` int64 names the row behind each of S logits
-    rows, ``counts`` ``[S, C]`` int32 is how often each entry stands before that position.
+    A row's *entries* are its distinct counted tokens. ``rows`` ``[S]`` int64 gives the batch row of each of
+    the S logits rows. ``counts`` ``[S, C]`` int32 is how often each entry occurs before that position.
     """
 
     is_multiplicative: ClassVar[bool] = False
@@ -144,7 +147,7 @@ class BatchedPenalizer(abc.ABC):
         return required
 
     def ensure_prepared(self, reqs: Sequence[PenalizedRequest], device: torch.device) -> None:
-        """Allocate, needed or not: a batch that needs the penalty is about to join."""
+        """Allocate even if no request needs it: a batch that needs the penalty is about to be merged."""
         if not self._is_prepared:
             self._prepare(reqs, device)
             self._is_prepared = True
@@ -165,7 +168,7 @@ class BatchedPenalizer(abc.ABC):
     def accumulate_additive_penalties(  # noqa: B027 - an additive penalizer overrides it, a scaling one does not
         self, additive: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor
     ) -> None:
-        """Add to ``additive`` ``[S, C]`` float32, in place, what is to be added to each entry's logit."""
+        """Add this penalty of each entry to ``additive`` ``[S, C]`` float32, in place."""
 
     def accumulate_scaling_penalties(  # noqa: B027 - the other way round
         self, scaling: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, in_prompt: torch.Tensor
@@ -173,11 +176,11 @@ class BatchedPenalizer(abc.ABC):
         """Multiply into ``scaling`` ``[S, C]`` float32, in place, the factor of each entry."""
 
     def suppressions(self, rows: torch.Tensor, num_ahead: torch.Tensor, recent: RecentTokens) -> Suppressions | None:
-        """Tokens that this penalizer forbids; ``num_ahead`` ``[S]`` drafts stand before each position."""
+        """Tokens that this penalizer forbids; ``num_ahead`` ``[S]`` is the number of drafts before each position."""
         return None
 
     def advance(self, rows: torch.Tensor, num_tokens: torch.Tensor) -> None:  # noqa: B027 - most count nothing
-        """``num_tokens`` ``[N]`` more tokens (negative: fewer) were counted in the given distinct rows."""
+        """Record that ``num_tokens`` ``[N]`` more tokens were counted in the given distinct rows."""
 
 
 def _num_bits(words: torch.Tensor) -> torch.Tensor:

@@ -116,7 +116,7 @@ class BatchedMinNewTokensPenalizer(BatchedPenalizer):
     def __init__(self) -> None:
         super().__init__()
         self.min_new_tokens = torch.empty(0)  # [B] int64
-        self.stop_token_ids = torch.empty(0)  # [B, K] int64, -1 behind a row's ids
+        self.stop_token_ids = torch.empty(0)  # [B, K] int64, padded with -1
         self.len_output_tokens = torch.empty(0)  # [B] int64
 
     @classmethod
@@ -177,7 +177,7 @@ class BatchedBadWordsPenalizer(BatchedPenalizer):
     def __init__(self) -> None:
         super().__init__()
         self.prefixes = torch.empty(0)  # [B, W, M] int32: all but the last token, _ANY in front
-        self.last_token_ids = torch.empty(0)  # [B, W] int64, -1 behind a row's words
+        self.last_token_ids = torch.empty(0)  # [B, W] int64, padded with -1
 
     @classmethod
     def is_required_by(cls, request: PenalizedRequest) -> bool:

@@ -9,13 +9,13 @@ import torch
 
 from sampling.apply_edits import apply_edits
 from sampling.draw import draw
+from sampling.layout import SampleRow, SamplingLayout, build_layout, signature_of
 from sampling.logit_edits import LogitEdits, join_masks
-from sampling.logprobs import LogprobTensors, TokenLogprob, compute_logprobs
+from sampling.logprobs import LogprobTensors, SampledLogprob, compute_logprobs
 from sampling.orchestrator import BatchedPenalizerOrchestrator, CompactPenalties, DraftedPositions
 from sampling.params import SamplingParams
 from sampling.penalizer import Suppressions
 from sampling.penalizers import PENALIZERS
-from sampling.step import SampleRow, StepLayout, lay_out, signature_of
 
 __all__ = ["SampleOutput", "SampleRow", "SamplerState"]
 
@@ -25,16 +25,16 @@ class SampleOutput:
     """What a step drew. Tensors stay on the device until someone reads them."""
 
     token_ids: torch.Tensor
-    """``[S]`` int64, what plain decoding would draw at every position; meaningless behind the first disagreement."""
+    """``[S]`` int64, what plain decoding would draw at every position; meaningless after the first disagreement."""
     num_accepted: torch.Tensor
     """``[R]`` int64, drafts kept: a row yields ``num_accepted + 1`` tokens, from its first position on."""
     failed: torch.Tensor
-    """``[R]`` bool: the model gave NaN or nothing but -inf where the row's last token was to be drawn."""
+    """``[R]`` bool: the logits of the row's last token hold a NaN, or nothing but -inf."""
     logprobs: LogprobTensors | None
     """Of the positions of rows that asked, in row order."""
-    layout: StepLayout
+    layout: SamplingLayout
 
-    def logprobs_of(self, row: int, num_tokens: int) -> list[TokenLogprob] | None:
+    def logprobs_of(self, row: int, num_tokens: int) -> list[SampledLogprob] | None:
         """The first ``num_tokens`` log-probabilities of a row; ``None`` where it did not ask. Waits for the device."""
         span = self.layout.logprob_spans[row]
         if span is None or self.logprobs is None:
@@ -51,7 +51,7 @@ class SampleOutput:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledChoice:
     """One choice of one request."""
 
     sampling_params: SamplingParams
@@ -63,10 +63,10 @@ class Choice:
 
 @dataclass(eq=False)
 class _PenalizedChoices:
-    """The choices some penalizer cares for: the batch behind the orchestrator."""
+    """The choices that some penalizer applies to: the batch of the orchestrator."""
 
     device: torch.device
-    reqs: list[Choice] = field(default_factory=list)
+    reqs: list[SampledChoice] = field(default_factory=list)
     keys: list[Hashable] = field(default_factory=list)
     row_of: dict[Hashable, int] = field(default_factory=dict)
 
@@ -89,10 +89,10 @@ class SamplerState:
         # An id beyond the logits cannot be drawn, so there is nothing to suppress.
         self.eos_token_ids = tuple(token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size)
         self.device = device
-        self._choices: dict[Hashable, Choice] = {}
+        self._choices: dict[Hashable, SampledChoice] = {}
         self._penalized = _PenalizedChoices(device)
         self.orchestrator = BatchedPenalizerOrchestrator(vocab_size, self._penalized)
-        self._layout: StepLayout | None = None
+        self._layout: SamplingLayout | None = None
 
     @torch.inference_mode()
     def add(
@@ -127,7 +127,7 @@ class SamplerState:
         if key in self._choices:
             raise KeyError(f"a choice named {key!r} is sampling already")
         prompt = tuple(prompt_token_ids) if params.penalize_prompt else ()
-        choice = Choice(params, prompt, self.eos_token_ids, seed, choice_index)
+        choice = SampledChoice(params, prompt, self.eos_token_ids, seed, choice_index)
         self._choices[key] = choice
         self._layout = None
         if any(kind.is_required_by(choice) for kind in PENALIZERS):
@@ -175,7 +175,7 @@ class SamplerState:
         ValueError
             The shapes do not fit the rows.
         """
-        layout = self._lay_out(rows)
+        layout = self._layout_of(rows)
         if logits.shape != (layout.num_positions, self.vocab_size):
             raise ValueError(f"logits are {tuple(logits.shape)}, not {(layout.num_positions, self.vocab_size)}")
         mask_shape = (layout.num_positions, -(-self.vocab_size // 32))
@@ -196,13 +196,13 @@ class SamplerState:
             logprobs = compute_logprobs(original, token_ids[layout.logprob_positions], layout.most_top_logprobs)
         return SampleOutput(token_ids, num_accepted, failed[layout.starts + num_accepted], logprobs, layout)
 
-    def _lay_out(self, rows: Sequence[SampleRow]) -> StepLayout:
+    def _layout_of(self, rows: Sequence[SampleRow]) -> SamplingLayout:
         if self._layout is None or self._layout.signature != signature_of(rows):
-            self._layout = lay_out(rows, self._choices, self._penalized.row_of, self.vocab_size, self.device)
+            self._layout = build_layout(rows, self._choices, self._penalized.row_of, self.vocab_size, self.device)
         return self._layout
 
     def _edits(
-        self, layout: StepLayout, penalized: DraftedPositions | None, vocab_mask: torch.Tensor | None
+        self, layout: SamplingLayout, penalized: DraftedPositions | None, vocab_mask: torch.Tensor | None
     ) -> LogitEdits:
         penalties: list[CompactPenalties] = []
         suppressions: Suppressions | None = None

@@ -15,8 +15,8 @@ _MINIMUM_CAPACITY = 32
 class TokenCounts:
     """Counts of B rows, on the device, changed without waiting for it.
 
-    ``token_ids`` ``[B, C]`` int32 holds each row's distinct tokens, -1 behind them; ``counts`` ``[B, C]`` int32 how
-    often each was counted (an entry may stand at zero: a draft that was not accepted);
+    ``token_ids`` ``[B, C]`` int32 holds each row's distinct tokens, then -1; ``counts`` ``[B, C]`` int32 how
+    often each was counted (zero for a draft that was not accepted);
     ``in_prompt`` ``[B, C]`` bool marks tokens of a prompt that counts. The capacity C doubles as rows fill.
     """
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from constrained.masks import GrammarMasks
-from sampling.logprobs import LogprobTensors, compute_logprobs
-from sampling.logprobs import TokenLogprob as SampledLogprob
+from sampling.layout import SampleRow
+from sampling.logprobs import LogprobTensors, SampledLogprob, compute_logprobs
 from sampling.sampler import SampleOutput, SamplerState
-from sampling.step import SampleRow
 from scheduler.grammar_masks import fill_step_mask
 from scheduler.interfaces import Runner
 from scheduler.messages import TokenLogprob, TopLogprob

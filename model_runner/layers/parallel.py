@@ -1,4 +1,4 @@
-"""Where the ranks' parts of a layer meet: sums behind row-parallel products, and the vocabulary cut by token ids."""
+"""Parallel layers: the sum after a row-parallel product, and a vocabulary split by token id."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class DecoderLoader:
         return addend if self._ranks is None else SummedOverRanks(addend, self._ranks, is_exact=self._is_exact)
 
     def _vocabulary(self, name: str) -> torch.Tensor:
-        """This rank's rows of a matrix with one for each id, and behind the last id rows of zeros."""
+        """This rank's rows of a matrix with one row for each token id, padded with rows of zeros."""
         spec, own = self._spec, self._share.of_vocabulary(self._spec.vocab_size)
         width = self._share.padded_width(spec.vocab_size)
         table = torch.zeros(width, spec.hidden_size, dtype=self._dtype, device=self._device)

@@ -13,10 +13,10 @@ from sampling_reference import pack_masks
 
 from sampling import triton_edits
 from sampling.apply_edits import apply_edits
+from sampling.layout import LogitBias
 from sampling.logit_edits import LogitEdits
 from sampling.orchestrator import CompactPenalties
 from sampling.penalizer import Suppressions
-from sampling.step import LogitBias
 
 S, V = 3, 300
 

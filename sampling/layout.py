@@ -28,7 +28,7 @@ _NO_TOKEN = -1
 class SampleRow:
     """One choice in a step: it has ``1 + len(draft_token_ids)`` consecutive logits rows.
 
-    Logits row j was computed behind the first j drafts; ``position`` is the output position (from 0) of the first
+    Logits row j follows the first j drafts; ``position`` is the output position (from 0) of the first
     token to be drawn.
     """
 
@@ -64,7 +64,7 @@ class AllowedTokens:
 
 
 @dataclass(frozen=True)
-class StepLayout:
+class SamplingLayout:
     """R rows of a step and their S positions; S is the number of logits rows."""
 
     signature: tuple[tuple[Hashable, int], ...]
@@ -116,7 +116,7 @@ class StepLayout:
         return DrawParameters(self.temperature, self.top_k, self.top_p, self.min_p, keys)
 
     def drafts(self, rows: Sequence[SampleRow], device: torch.device) -> torch.Tensor:
-        """``[R, K]`` int64, :data:`_NO_TOKEN` behind each row's drafts."""
+        """``[R, K]`` int64, :data:`_NO_TOKEN` after each row's drafts."""
         padded = np.full((len(rows), self.most_drafts), _NO_TOKEN, np.int64)
         if self.most_drafts:
             for index, row in enumerate(rows):
@@ -124,7 +124,7 @@ class StepLayout:
         return torch.from_numpy(padded).to(device, non_blocking=True)
 
     def penalized(self, drafts: torch.Tensor, vocab_size: int) -> DraftedPositions | None:
-        """The positions of penalised rows; a draft outside the vocabulary, and those behind it, count as none."""
+        """The positions of penalised rows; a draft outside the vocabulary ends the row's drafts."""
         if self.penalized_rows is None:
             return None
         own = drafts[self.penalized_index]
@@ -145,13 +145,13 @@ def signature_of(rows: Sequence[SampleRow]) -> tuple[tuple[Hashable, int], ...]:
     return tuple((row.key, len(row.draft_token_ids)) for row in rows)
 
 
-def lay_out(
+def build_layout(
     rows: Sequence[SampleRow],
     choices: Mapping[Hashable, _Choice],
     penalized_row_of: Mapping[Hashable, int],
     vocab_size: int,
     device: torch.device,
-) -> StepLayout:
+) -> SamplingLayout:
     """Build a layout.
 
     Raises
@@ -188,7 +188,7 @@ def lay_out(
             spans.append((len(asked), of_row.logprobs))
             asked.extend(range(starts[index], ends[index]))
     positions_of = [range(start, end) for start, end in zip(starts, ends, strict=True)]
-    return StepLayout(
+    return SamplingLayout(
         signature=signature,
         starts=to_device(starts),
         row_of_position=row_of_position,
