@@ -50,3 +50,27 @@ def test_look_ahead_is_enforced(engines: AutoGrammarBackend, engine: str) -> Non
     spec = GrammarSpec(kind="regex", value=r"(?=.*\d)[a-z0-9]{3}", backend=engine)
     assert _accepts(engines, spec, "a1b")
     assert not _accepts(engines, spec, "abc")
+
+
+PLACES = [
+    (r"^(?!^foo)[a-z]+$", ["bar", "fo"], ["foofoo", ""]),
+    (r"^(?!^(?:PRN|CON)$)[A-Z]{3}$", ["ABC"], ["PRN", "CON"]),
+    (r"^(?!^0{8}$)\d{8}$", ["00000001"], ["00000000"]),
+    (r"^(?!^\s+$)[\s\S]*$", ["", "a "], [" ", "\t "]),
+    (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1", "-0.5", ".5"], ["", "-", "."]),
+    (r"^(?=^a)[a-z]*$", ["a", "ab"], ["", "ba"]),
+    (r"^^a$$", ["a"], ["", "aa"]),
+    (r"^(?:^a|(?:b|^)c)$", ["a", "bc", "c"], ["", "ac"]),
+    (r"^(?:a|b$)*$", ["", "aab", "b"], ["ba", "bb"]),
+    (r"\bfoo\b", ["foo", "a foo.", "-foo"], ["afoo", "foo1", "é_foo"]),
+]
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize(("pattern", "taken", "refused"), PLACES, ids=[case[0] for case in PLACES])
+def test_an_assertion_holds_wherever_it_stands(
+    engines: AutoGrammarBackend, engine: str, pattern: str, taken: list[str], refused: list[str]
+) -> None:
+    spec = GrammarSpec(kind="json_schema", value=json.dumps({"type": "string", "pattern": pattern}), backend=engine)
+    assert [text for text in taken if not _accepts(engines, spec, json.dumps(text, ensure_ascii=False))] == []
+    assert [text for text in refused if _accepts(engines, spec, json.dumps(text, ensure_ascii=False))] == []

@@ -1,19 +1,30 @@
-"""From a pattern that is searched for to the language of whole strings it accepts."""
+"""From a pattern that is searched for to the language of whole strings it accepts.
+
+An assertion looks at its place and takes no character. A pattern is therefore read from its end: what a part and all
+that comes after it may take is one language for each kind of place that the part can stand at, and an assertion leaves
+of these languages what it allows there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
 from constrained.schema.pattern import charset, tree
 from constrained.schema.pattern.charset import CharSet
-from constrained.schema.pattern.derivative import derive
+from constrained.schema.pattern.derivative import nullable
 from constrained.schema.pattern.parser import PatternUnsupportedError, parse
 from constrained.schema.pattern.tree import Node
 
-# Ends of the string, as characters outside Unicode: ``^`` consumes the first, ``$`` the last.
-_START: CharSet = ((-2, -2),)
-_END: CharSet = ((-1, -1),)
-_MAX_ASSERTIONS = 8
+_NO_WORD = charset.complement(charset.WORD)
+_HERE: CharSet = ((-1, -1),)
+"""A character outside Unicode, for a place in a language."""
+_MAX_WRITTEN_OUT = 16
+"""Most repetitions of a part with assertions: each is written out."""
+_MAX_WORK = 300_000
+"""Sizes of all languages on the way: alternatives with assertions multiply, since each has all that follows."""
 
 
 @lru_cache(maxsize=512)
@@ -23,107 +34,205 @@ def search_language(pattern: str) -> Node:
     Raises
     ------
     PatternSyntaxError, PatternUnsupportedError
-        See :func:`constrained.schema.pattern.parser.parse`; also for assertions inside a repetition.
+        See :func:`constrained.schema.pattern.parser.parse`; also for most assertions inside a repetition.
     """
-    body = _with_marks(parse(pattern))
-    before = tree.either([tree.EPSILON, tree.concat([tree.Chars(_START), tree.ANYTHING])])
-    after = tree.either([tree.EPSILON, tree.concat([tree.ANYTHING, tree.Chars(_END)])])
-    return _strip_marks(_resolve_look_aheads(tree.concat([before, body]), after))
+    return _Reader().read(tree.concat([tree.ANYTHING, parse(pattern)]), _everywhere(tree.ANYTHING)).at_start
 
 
 @lru_cache(maxsize=512)
 def full_language(pattern: str, dot_excludes: CharSet = charset.LINE_END, *, more_escapes: bool = False) -> Node:
     """Strings that ``pattern`` matches as a whole, whether or not it is anchored."""
-    body = _with_marks(parse(pattern, dot_excludes=dot_excludes, more_escapes=more_escapes))
-    before = tree.repeat(tree.Chars(_START), 0, 1)
-    after = tree.repeat(tree.Chars(_END), 0, 1)
-    # A pattern without ^ leaves the start mark to ``before``; one with ^ consumes it itself.
-    return _strip_marks(_resolve_look_aheads(tree.concat([before, body]), after))
+    node = parse(pattern, dot_excludes=dot_excludes, more_escapes=more_escapes)
+    return _Reader().read(node, _everywhere(tree.EPSILON)).at_start
 
 
-def _with_marks(node: Node) -> Node:
-    if isinstance(node, tree.StartAnchor):
-        return tree.Chars(_START)
-    if isinstance(node, tree.EndAnchor):
-        return tree.Chars(_END)
-    if isinstance(node, tree.Concat):
-        return tree.concat(map(_with_marks, node.parts))
-    if isinstance(node, tree.Either):
-        return tree.either(map(_with_marks, node.parts))
-    if isinstance(node, tree.Repeat):
-        return tree.repeat(_with_marks(node.part), node.low, node.high)
-    if isinstance(node, tree.LookAhead):
-        return tree.LookAhead(_with_marks(node.part), node.negative)
-    return node
+class _Rest(NamedTuple):
+    """What may stand from a place to the end of the string, by what is before that place."""
+
+    at_start: Node
+    after_word: Node
+    """After a character of ``\\w``."""
+    after_other: Node
+
+    def map(self, change: Callable[[Node], Node]) -> _Rest:
+        return _Rest(*map(change, self))
 
 
-def _resolve_look_aheads(node: Node, rest: Node) -> Node:
-    """``node`` followed by ``rest``, with each look-ahead turned into an intersection with all that follows it."""
-    if isinstance(node, tree.LookAhead):
-        wanted = _resolve_look_aheads(node.part, tree.concat([tree.ANYTHING, tree.repeat(tree.Chars(_END), 0, 1)]))
-        return tree.both([tree.complement(wanted) if node.negative else wanted, rest])
-    if not _has_look_ahead(node):
-        return tree.concat([node, rest])
-    if isinstance(node, tree.Concat):
-        for part in reversed(node.parts):
-            rest = _resolve_look_aheads(part, rest)
+def _everywhere(language: Node) -> _Rest:
+    return _Rest(language, language, language)
+
+
+class _Reader:
+    """Reads one pattern."""
+
+    def __init__(self) -> None:
+        self._work = 0
+        self._sizes: dict[int, tuple[Node, int]] = {}
+
+    def read(self, node: Node, rest: _Rest) -> _Rest:
+        """``node``, then ``rest``."""
+        if not _has_assertion(node):
+            return _plain(node, rest)
+        self._work += sum(map(self._size, rest))
+        if self._work > _MAX_WORK:
+            raise PatternUnsupportedError("the pattern has too many alternatives with assertions", 0)
+        if isinstance(node, tree.StartAnchor):
+            return _Rest(rest.at_start, tree.NOTHING, tree.NOTHING)
+        if isinstance(node, tree.EndAnchor):
+            return rest.map(lambda one: tree.EPSILON if nullable(one) else tree.NOTHING)
+        if isinstance(node, tree.WordBoundary):
+            return _at_boundary(node, rest)
+        if isinstance(node, tree.LookAhead):
+            wanted = self.read(node.part, _everywhere(tree.ANYTHING))
+            if node.negative:
+                wanted = wanted.map(tree.complement)
+            return _Rest(*(tree.both(pair) for pair in zip(wanted, rest, strict=True)))
+        if isinstance(node, tree.Concat):
+            # Neighbours without assertions at once.
+            runs = [(key, list(group)) for key, group in groupby(node.parts, _has_assertion)]
+            for has_assertion, parts in reversed(runs):
+                for part in reversed(parts) if has_assertion else [tree.concat(parts)]:
+                    rest = self.read(part, rest)
+            return rest
+        if isinstance(node, tree.Either):
+            return _either(self.read(part, rest) for part in node.parts)
+        if isinstance(node, tree.Repeat):
+            return self._repeat(node, rest)
+        raise TypeError(f"unexpected {type(node).__name__}")
+
+    def _repeat(self, node: tree.Repeat, rest: _Rest) -> _Rest:
+        if max(node.low, node.high or 0) > _MAX_WRITTEN_OUT:
+            raise PatternUnsupportedError(f"an assertion repeated more than {_MAX_WRITTEN_OUT} times", 0)
+        if node.high is None:
+            rest = self.read(self._any_number_of(node.part), rest)
+        for _ in range((node.high or node.low) - node.low):
+            rest = _either([rest, self.read(node.part, rest)])
+        for _ in range(node.low):
+            rest = self.read(node.part, rest)
         return rest
-    if isinstance(node, tree.Either):
-        return tree.either(_resolve_look_aheads(part, rest) for part in node.parts)
-    if isinstance(node, tree.Repeat) and node.low == 0 and node.high == 1:
-        return tree.either([_resolve_look_aheads(node.part, rest), rest])
-    raise PatternUnsupportedError("a look-ahead inside a repetition is not supported", 0)
+
+    def _size(self, node: Node) -> int:
+        known = self._sizes.get(id(node))
+        if known is None:
+            known = self._sizes[id(node)] = (node, 1 + sum(map(self._size, tree.children(node))))
+        return known[1]
+
+    def _any_number_of(self, part: Node) -> Node:
+        """``part*`` with assertions in its first and last turn alone.
+
+        Only the first turn that takes something can be at the start of the string, and only the last at its end.
+        """
+        if _has(part, (tree.LookAhead, tree.WordBoundary)):
+            raise PatternUnsupportedError("a look-ahead or word boundary inside a repetition is not supported", 0)
+        open_ended = self.read(part, _everywhere(tree.Chars(_HERE))).map(_without_place)
+        at_end = self.read(part, _everywhere(tree.EPSILON))
+        first = tree.concat([tree.StartAnchor(), open_ended.at_start])
+        last = tree.concat([at_end.after_other, tree.EndAnchor()])
+        both = tree.concat([tree.StartAnchor(), at_end.at_start, tree.EndAnchor()])
+        between = tree.repeat(open_ended.after_other, 0, None)
+        return tree.either(
+            [tree.concat([tree.either([tree.EPSILON, first]), between, tree.either([tree.EPSILON, last])]), both]
+        )
 
 
-def _has_look_ahead(node: Node) -> bool:
-    return isinstance(node, tree.LookAhead) or any(_has_look_ahead(child) for child in tree.children(node))
+def _has(node: Node, kinds: tuple[type[Node], ...]) -> bool:
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, kinds):
+            return True
+        stack += tree.children(one)
+    return False
 
 
-def _strip_marks(node: Node) -> Node:
-    """Words w such that (start mark)+ w (end mark)+ is in ``node``: an anchor may be asserted any number of times."""
-    forward = _derive_repeatedly(node, _START)
-    return _reverse(_derive_repeatedly(_reverse(forward), _END))
+def _has_assertion(node: Node) -> bool:
+    return _has(node, (tree.StartAnchor, tree.EndAnchor, tree.WordBoundary, tree.LookAhead))
 
 
-def _derive_repeatedly(node: Node, mark: CharSet) -> Node:
-    options: list[Node] = []
-    seen: set[Node] = set()
-    while node != tree.NOTHING and node not in seen:
-        seen.add(node)
-        if len(seen) > _MAX_ASSERTIONS:
-            raise PatternUnsupportedError("anchors are repeated in too many ways", 0)
-        node = derive(node, mark[0][0])
-        options.append(_without_mark(node, mark))
-        if tree.has_set_operators(node):
-            break  # inside a complement a second mark would be one mark too many, not the same assertion again
-    return tree.either(options)
+def _either(options: Iterable[_Rest]) -> _Rest:
+    return _Rest(*(tree.either(languages) for languages in zip(*options, strict=True)))
 
 
-def _reverse(node: Node) -> Node:
-    if isinstance(node, tree.Concat):
-        return tree.Concat(tuple(_reverse(part) for part in reversed(node.parts)))
-    if isinstance(node, tree.Either):
-        return tree.either(map(_reverse, node.parts))
-    if isinstance(node, tree.Both):
-        return tree.both(map(_reverse, node.parts))
-    if isinstance(node, tree.Complement):
-        return tree.complement(_reverse(node.part))
-    if isinstance(node, tree.Repeat):
-        return tree.Repeat(_reverse(node.part), node.low, node.high)
-    return node
+def _plain(node: Node, rest: _Rest) -> _Rest:
+    """``node``, which has no assertions, then ``rest``."""
+    if rest.at_start == rest.after_word == rest.after_other:
+        return _everywhere(tree.concat([node, rest.at_start]))
+    is_nullable = nullable(node)
+    if rest.after_word == rest.after_other:
+        taken = _ending_in(node, charset.ALL) if is_nullable else node
+        after = tree.concat([taken, rest.after_word])
+    else:
+        after = tree.either(
+            [
+                tree.concat([_ending_in(node, charset.WORD), rest.after_word]),
+                tree.concat([_ending_in(node, _NO_WORD), rest.after_other]),
+            ]
+        )
+    if not is_nullable:
+        return _everywhere(after)
+    if rest.after_word == rest.after_other:
+        later = tree.concat([node, rest.after_word])
+        return _Rest(tree.either([rest.at_start, after]), later, later)
+    return rest.map(lambda one: tree.either([one, after]))
 
 
-def _without_mark(node: Node, mark: CharSet) -> Node:
+def _at_boundary(node: tree.WordBoundary, rest: _Rest) -> _Rest:
+    def before(is_word: bool, language: Node) -> Node:
+        if is_word:
+            return _beginning_in(language, charset.WORD)
+        return tree.either([_beginning_in(language, _NO_WORD), tree.EPSILON if nullable(language) else tree.NOTHING])
+
+    return _Rest(
+        before(not node.negative, rest.at_start),
+        before(node.negative, rest.after_word),
+        before(not node.negative, rest.after_other),
+    )
+
+
+def _ending_in(node: Node, chars: CharSet) -> Node:
+    """Words of a language without set operators whose last character is one of ``chars``."""
+    return _cut_to(node, chars, is_last=True)
+
+
+def _beginning_in(node: Node, chars: CharSet) -> Node:
+    """Words of a language whose first character is one of ``chars``."""
+    if tree.has_set_operators(node):
+        return tree.both([node, tree.concat([tree.Chars(chars), tree.ANYTHING])])
+    return _cut_to(node, chars, is_last=False)
+
+
+def _cut_to(node: Node, chars: CharSet, *, is_last: bool) -> Node:
     if isinstance(node, tree.Chars):
-        return tree.Chars(charset.difference(node.chars, mark)) if charset.contains(node.chars, mark[0][0]) else node
-    if isinstance(node, tree.Concat):
-        return tree.concat(_without_mark(part, mark) for part in node.parts)
+        return tree.Chars(charset.intersection(node.chars, chars))
     if isinstance(node, tree.Either):
-        return tree.either(_without_mark(part, mark) for part in node.parts)
-    if isinstance(node, tree.Both):
-        return tree.both(_without_mark(part, mark) for part in node.parts)
-    if isinstance(node, tree.Complement):
-        return tree.complement(_without_mark(node.part, mark))
+        return tree.either(_cut_to(part, chars, is_last=is_last) for part in node.parts)
+    if isinstance(node, tree.Concat):
+        options: list[Node] = []
+        order = range(len(node.parts))
+        for index in reversed(order) if is_last else order:
+            cut = _cut_to(node.parts[index], chars, is_last=is_last)
+            # The parts on the other side are empty.
+            others = node.parts[:index] if is_last else node.parts[index + 1 :]
+            options.append(tree.concat([*others, cut] if is_last else [cut, *others]))
+            if not nullable(node.parts[index]):
+                break
+        return tree.either(options)
     if isinstance(node, tree.Repeat):
-        return tree.repeat(_without_mark(node.part, mark), node.low, node.high)
+        cut = _cut_to(node.part, chars, is_last=is_last)
+        other = tree.repeat(node.part, max(node.low - 1, 0), None if node.high is None else node.high - 1)
+        return tree.concat([other, cut] if is_last else [cut, other])
+    return tree.NOTHING
+
+
+def _without_place(node: Node) -> Node:
+    """A language without the mark at the end of each word."""
+    if isinstance(node, tree.Chars):
+        if not charset.contains(node.chars, _HERE[0][0]):
+            return node
+        rest = tree.Chars(charset.difference(node.chars, _HERE))
+        return tree.either([rest, tree.EPSILON])
+    if isinstance(node, tree.Concat):
+        return tree.concat(map(_without_place, node.parts))
+    if isinstance(node, tree.Either):
+        return tree.either(map(_without_place, node.parts))
     return node

@@ -49,7 +49,7 @@ def parse(pattern: str, *, dot_excludes: CharSet = charset.LINE_END, more_escape
     PatternSyntaxError
         Not a pattern; with the position.
     PatternUnsupportedError
-        Back-references, word boundaries, look-behind, inline flags, Unicode properties other than categories.
+        Back-references, look-behind, inline flags, Unicode properties other than categories.
     """
     reader = _Reader(pattern, dot_excludes, more_escapes)
     node = reader.disjunction(0)
@@ -102,7 +102,7 @@ class _Reader:
         bounds = self.quantifier()
         if bounds is None:
             return node
-        if isinstance(node, tree.StartAnchor | tree.EndAnchor | tree.LookAhead):
+        if isinstance(node, tree.StartAnchor | tree.EndAnchor | tree.WordBoundary | tree.LookAhead):
             raise PatternUnsupportedError("a quantifier behind an assertion is not supported", start)
         low, high = bounds
         if max(low, high or 0) > _MAX_REPEAT:
@@ -159,6 +159,8 @@ class _Reader:
         if char == "(":
             return self.group(start, depth)
         if char == "\\":
+            if self.peek() and self.peek() in "bB":
+                return tree.WordBoundary(self.take() == "B")
             return tree.Chars(self.escape(in_class=False))
         if char in "*+?":
             raise PatternSyntaxError("nothing to repeat", start)
@@ -232,8 +234,6 @@ class _Reader:
             return charset.of(self.controls[char])
         if char == "b" and in_class:
             return charset.of("\b")
-        if char in "bB":
-            raise PatternUnsupportedError("word boundaries are not supported", start)
         if char in "pP":
             return self.unicode_property(start, negated=char == "P")
         if char == "0" and not self.peek().isdigit():

@@ -66,6 +66,13 @@ class EndAnchor(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class WordBoundary(Node):
+    """``\\b`` or ``\\B``; resolved away like the anchors."""
+
+    negative: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LookAhead(Node):
     """``(?=…)`` or ``(?!…)``; resolved away like the anchors."""
 
