@@ -21,7 +21,7 @@ _SERVING_STEP_FUEL = 2 * _ADMISSION_STEP_FUEL
 """What one step may cost the lexer, about 70 ns each. A grammar is tried with less than it has when it serves, so that
 what comes close to the limit is refused before an answer has begun."""
 _MAX_REBUILD_SECONDS = 0.05
-"""Longest build that the loop, and every other answer, waits for."""
+"""CPU time of the longest build that the loop, and every other answer, waits for."""
 
 
 def parser_limits(*, is_serving: bool) -> llguidance.LLParserLimits:
@@ -49,9 +49,9 @@ class MatcherStart:
 
     def __init__(self, build: Callable[[], llguidance.LLMatcher]) -> None:
         self._build = build
-        started = time.perf_counter()
+        started = time.thread_time()
         self.matcher = build()
-        self._build_seconds = time.perf_counter() - started
+        self._build_seconds = time.thread_time() - started
         self.is_spent = False
         """Whether the lexer has reached a limit: no copy works any more."""
         self._successor: MatcherStart | None = None

@@ -96,17 +96,18 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
     text = request.stop_state
     begin = text.num_bytes
     match = text.push(token_bytes[token_id] if token_id < len(token_bytes) else b"")
-    is_free = not text.has_stops or _is_free(request)
-    request.thinking.push(token_id, token_bytes)
     is_terminated = False
-    if request.grammar is not None:
-        try:
+    try:
+        was_free = not text.has_stops or _is_free(request)
+        request.thinking.push(token_id, token_bytes)
+        if request.grammar is not None:
             request.grammar.accept_token(token_id)
             is_terminated = request.grammar.is_terminated()
-        except Exception as error:
-            # Refused under its own mask, or a grammar library's trouble: this request's alone either way.
-            raise RowError(f"The grammar failed while the answer was generated: {error}") from error
-    if text.has_stops and not (is_free and _is_free(request)):
+        is_free = was_free and (not text.has_stops or _is_free(request))
+    except Exception as error:
+        # Refused under its own mask, or a grammar library's trouble: this request's alone either way.
+        raise RowError(f"The grammar failed while the answer was generated: {error}") from error
+    if text.has_stops and not is_free:
         # Neither thinking nor a form is cut in two; a stop string begins anew behind them.
         match = None
         text.forget()

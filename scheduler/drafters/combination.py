@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from constrained.errors import GrammarError
+from constrained.errors import TokenRejectedError, unforeseen
+from constrained.grammar_object import InvalidGrammarObject
 from scheduler.drafters.source import DraftSource
 from scheduler.drafters.statistics import SourceCounters
 from scheduler.messages import DrafterStats
@@ -14,9 +17,16 @@ if TYPE_CHECKING:
     from constrained.base import BaseGrammarObject
     from scheduler.request import Request
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 
 class CombinedDrafter:
     """The drafter of a scheduler (:class:`scheduler.interfaces.Drafter`).
+
+    Nothing that a source or a grammar raises reaches the loop. A source that raises is not asked again for the requests
+    it was asked for; they go on without its drafts.
 
     Parameters
     ----------
@@ -37,7 +47,7 @@ class CombinedDrafter:
     def may_draft(self, request: Request) -> bool:
         if not request.group.message.may_draft:
             return False
-        wanting = tuple(source for source in self._sources if source.wants(request))
+        wanting = tuple(s for s in self._sources if self._attempt(s, (request,), partial(s.wants, request), False))
         if wanting:
             self._wanting[request.key] = wanting
         return bool(wanting)
@@ -46,7 +56,7 @@ class CombinedDrafter:
         for source in self._sources:
             wanted = [request for request in requests if source in self._wanting.get(request.key, ())]
             if wanted:
-                source.prepare(wanted)
+                self._attempt(source, wanted, partial(source.prepare, wanted), None)
 
     def propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:
         draft: tuple[int, ...] = ()
@@ -55,7 +65,9 @@ class CombinedDrafter:
             room = max_tokens - len(draft)
             if room <= 0:
                 break
-            tokens = self._possible(request, draft, source.propose(request, draft, room)[:room])
+            none: Sequence[int] = ()
+            guess = self._attempt(source, (request,), partial(source.propose, request, draft, room), none)
+            tokens = self._possible(request, draft, guess[:room])
             if tokens:
                 draft += tokens
                 parts.append((source, len(tokens)))
@@ -74,9 +86,35 @@ class CombinedDrafter:
             if token in stop_ids:
                 break
         if possible and request.grammar is not None:
-            num_legal = _num_legal(request.grammar, (*before, *possible)) - len(before)
+            num_legal = self._num_legal(request, request.grammar, (*before, *possible)) - len(before)
             del possible[max(0, num_legal) :]
         return tuple(possible)
+
+    @staticmethod
+    def _num_legal(request: Request, grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
+        """How many of ``tokens``, from the first on, the grammar takes. Its state is as before afterwards.
+
+        A grammar that fails here may be left in any state, so it is replaced by its error: the step that is being
+        planned fails this request, and no other.
+        """
+        try:
+            return _num_legal(grammar, tokens)
+        except Exception as error:
+            request.grammar = InvalidGrammarObject(grammar.environment, unforeseen(error))
+            return 0
+
+    def _attempt(self, source: DraftSource, requests: Sequence[Request], call: Callable[[], T], otherwise: T) -> T:
+        """The result of ``call``, or ``otherwise`` if it raises; then the source drafts no more for ``requests``."""
+        try:
+            return call()
+        except Exception:
+            ids = ", ".join(request.group.request_id for request in requests)
+            logger.exception("the %s drafter failed and drafts no more for request %s", source.name, ids)
+            for request in requests:
+                others = tuple(other for other in self._wanting.pop(request.key, ()) if other is not source)
+                if others:
+                    self._wanting[request.key] = others
+            return otherwise
 
     def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
         """The first ``num_accepted`` of ``num_proposed`` guesses became output; fewer may be asked than proposed."""
@@ -86,7 +124,7 @@ class CombinedDrafter:
             if not proposed:
                 return
             self._counters[source.name].count(proposed, accepted)
-            source.verified(request, proposed, accepted)
+            self._attempt(source, (request,), partial(source.verified, request, proposed, accepted), None)
             if accepted < proposed:
                 return
             num_proposed -= proposed
@@ -95,14 +133,13 @@ class CombinedDrafter:
     def remove(self, request: Request) -> None:
         self._parts.pop(request.key, None)
         for source in self._wanting.pop(request.key, ()):
-            source.remove(request)
+            self._attempt(source, (request,), partial(source.remove, request), None)
 
     def stats(self) -> dict[str, DrafterStats]:
         return {name: counters.snapshot() for name, counters in self._counters.items()}
 
 
 def _num_legal(grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
-    """How many of ``tokens``, from the first on, the grammar takes. Its state is as before afterwards."""
     accepted = 0
     try:
         for token in tokens:
@@ -110,8 +147,7 @@ def _num_legal(grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
                 break
             grammar.accept_token(token)
             accepted += 1
-    except GrammarError:
+    except TokenRejectedError:
         pass  # the first token that does not fit
-    finally:
-        grammar.rollback(accepted)
+    grammar.rollback(accepted)
     return accepted

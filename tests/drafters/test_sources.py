@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from constrained import llguidance_matcher
 from constrained.spec import GrammarSpec
 from sampling.params import SamplingParams
 from scheduler.drafters.adaptive import AdaptiveLength
@@ -206,3 +207,28 @@ def test_a_pattern_that_forces_a_circle_is_drafted_to_its_end(tiny: Any) -> None
     run = tiny.engine(jump_forward=True).run([request], together=False)
     assert run.answers == expected.answers
     assert not run.errors
+
+
+def test_a_lexer_that_is_spent_while_drafting_ends_no_other_request(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llguidance shares a lexer between the answers of a grammar; one that spends it breaks the others' states."""
+    for limit in ("_SERVING_STEP_FUEL", "_ADMISSION_STEP_FUEL"):
+        monkeypatch.setattr(llguidance_matcher, limit, 3_000)
+    monkeypatch.setattr(llguidance_matcher, "_MAX_REBUILD_SECONDS", -1.0)
+    heavy = r"(/(.{1,63}\.){1,127}[a-z]+\.?/ & /.{1,255}/ & ~/.*:\/\/.*/)"
+    lark = f'start: "a" "bcdefgh" /b*c/ | "q" HEAVY\nHEAVY: {heavy}\n'
+
+    def request(name: str, first: str | None) -> GenerateRequest:
+        bias = {} if first is None else {tiny.encode(first)[0]: 100.0}
+        return GenerateRequest(
+            request_id=name,
+            prompt_token_ids=tiny.encode("The quick"),
+            sampling=SamplingParams(max_tokens=12, temperature=0.0, logit_bias=bias),
+            grammar=None if first is None else GrammarSpec(kind="ebnf", value=lark),
+        )
+
+    requests = [request("spends", "q"), request("shares", "a"), request("free", None)]
+    alone = tiny.engine(jump_forward=True).run([request("free", None)], together=True)
+    run = tiny.engine(jump_forward=True).run(requests, together=True)
+    assert "simplify its patterns" in run.errors["spends"]
+    assert "in another answer; try again" in run.errors["shares"]
+    assert run.answers["free", 0] == alone.answers["free", 0]
