@@ -84,6 +84,8 @@ class SharingMatcher:
     def __init__(self, start: MatcherStart) -> None:
         self._start = start
         self._token_ids: list[int] = []
+        self._failure: GrammarError | None = None
+        """This choice's own; it stays, whatever becomes of the lexer."""
         self.matcher = start.matcher.deep_copy()
 
     def accept(self, token_id: int) -> bool:
@@ -111,6 +113,8 @@ class SharingMatcher:
         self._call(lambda matcher: matcher.unsafe_compute_mask_ptr(address, num_bytes))
 
     def _call(self, operation: Callable[[llguidance.LLMatcher], ResultT]) -> ResultT:
+        if self._failure is not None:
+            raise self._failure
         if self._start.is_spent:
             self._take_up_again()
         result = operation(self.matcher)
@@ -137,10 +141,11 @@ class SharingMatcher:
         if matcher.is_error():
             self._start.is_spent = True
             why = reason(matcher.get_error())
-            raise GrammarError(
+            self._failure = GrammarError(
                 f"the grammar became too complex ({why}); simplify its patterns: few counted repetitions beside other "
                 "patterns, lengths and look-aheads"
             )
+            raise self._failure
 
 
 def reason(error: str) -> str:
