@@ -22,7 +22,7 @@ from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_backend import LLGuidanceBackend
 from constrained.outlines_backend import OutlinesBackend
-from constrained.schema import Limits, PreparedGrammar, PrepareOptions, SchemaError, engines, prepare
+from constrained.schema import Limits, OtherEngineError, PreparedGrammar, PrepareOptions, SchemaError, engines, prepare
 from constrained.spec import GrammarSpec
 from constrained.xgrammar_backend import XGrammarBackend
 
@@ -121,9 +121,13 @@ class AutoGrammarBackend(BaseGrammarBackend):
 
     def _compile_with_any(self, spec: GrammarSpec, try_out: TryOut | None) -> Compiled:
         refusal: Exception | None = None
+        unsupported: UnsupportedGrammarError | None = None
         for name in engines(spec):
             try:
                 prepared = self._prepare(spec, name)
+            except UnsupportedGrammarError as error:
+                unsupported = unsupported or error
+                continue
             except InvalidGrammarError:
                 if refusal is None:
                     raise  # nothing an engine had a part in: the constraint itself is wrong
@@ -138,8 +142,9 @@ class AutoGrammarBackend(BaseGrammarBackend):
             if refusal is not None:
                 logger.info("%s serves a grammar that another engine refused: %s", name, refusal)
             return compiled
-        assert refusal is not None
-        raise refusal
+        failure = refusal or unsupported
+        assert failure is not None
+        raise failure
 
     def _compile_with(self, name: str, prepared: PreparedGrammar, try_out: TryOut | None) -> Compiled:
         notices = tuple((notice.pointer, notice.message) for notice in prepared.notices)
@@ -154,6 +159,8 @@ class AutoGrammarBackend(BaseGrammarBackend):
         options = PrepareOptions(backend=name, whitespace=config.json_whitespace, limits=limits)
         try:
             prepared = prepare(msgspec.structs.replace(spec, backend=name), options)
+        except OtherEngineError as error:
+            raise UnsupportedGrammarError(error.message, pointer=error.pointer) from error
         except SchemaError as error:
             raise InvalidGrammarError(error.message, pointer=error.pointer) from error
         if prepared.backend != name:

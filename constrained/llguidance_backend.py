@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, refuse, register_grammar_backend
+from constrained.base import BaseGrammarBackend, BaseGrammarObject, register_grammar_backend
 from constrained.config import MAX_WHITESPACE_CHARACTERS, JsonWhitespace
 from constrained.environment import GrammarEnvironment
 from constrained.errors import InvalidGrammarError, UnsupportedGrammarError
@@ -38,6 +38,12 @@ _JSON_WHITESPACE: dict[JsonWhitespace, dict[str, object]] = {
     "bounded": {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{0,{MAX_WHITESPACE_CHARACTERS}}}"},
     "any": {"whitespace_flexible": True},
 }
+
+_SPECIAL_MARKER = b"\xff"
+"""Begins the library's spelling of a special token."""
+_GRAMMAR, _NAMING_GRAMMAR = b"g", b"n"
+_NAMED_TOKEN = "<["
+"""In the grammars that :mod:`constrained.schema` writes; inside a pattern its bracket would be escaped."""
 
 # A token on a line of its own, as this package writes them.
 _TOKEN_WITH_SET_OPERATORS = re.compile(r"(?m)^(?P<name>[A-Z]\w*): (?P<body>\(.* & .*\))$")
@@ -96,7 +102,7 @@ class LLGuidanceObject(BaseGrammarObject):
         self._sharing.fill(target.ctypes.data, target.nbytes)
 
     def _forced_bytes(self) -> bytes:
-        return self._sharing.forced_bytes()
+        return self._sharing.forced_bytes().partition(_SPECIAL_MARKER)[0]
 
     def _copy(self) -> Self:
         return type(self)(self.environment, self.start, self.grammar)
@@ -150,8 +156,16 @@ class LLGuidanceBackend(BaseGrammarBackend):
             raise InvalidGrammarError("invalid grammar: %llguidance options are set by the server")
         return self._compile("grammar", _OPTIONS + lark)
 
+    @cached_property
+    def _naming(self) -> LLGuidanceBackend:
+        """Compiles for grammars that name special tokens."""
+        return LLGuidanceBackend(self.environment.naming_special_tokens)
+
     def dispatch_structural_tag(self, value: str) -> BaseGrammarObject:
-        raise refuse(self.name, "structural tags")
+        """A Lark grammar that :mod:`constrained.schema.tags` wrote."""
+        if _NAMED_TOKEN in value and not self.environment.may_name_special_tokens:
+            return self._naming.dispatch_structural_tag(value)
+        return self.dispatch_lark(value)
 
     def parts_to_try(self, compiled: BaseGrammarObject) -> Iterator[BaseGrammarObject]:
         """Tokens whose lexer may need much: intersections and complements of long counted repetitions."""
@@ -171,9 +185,13 @@ class LLGuidanceBackend(BaseGrammarBackend):
     def serialize(self, compiled: BaseGrammarObject) -> bytes:
         if not isinstance(compiled, LLGuidanceObject):
             raise TypeError(f"not a grammar of this backend: {type(compiled).__name__}")
-        return compiled.grammar.encode()
+        kind = _NAMING_GRAMMAR if compiled.environment.may_name_special_tokens else _GRAMMAR
+        return kind + compiled.grammar.encode()
 
     def deserialize(self, payload: bytes) -> BaseGrammarObject:
+        kind, payload = payload[:1], payload[1:]
+        if kind == _NAMING_GRAMMAR and not self.environment.may_name_special_tokens:
+            return self._naming.deserialize(kind + payload)
         return self._compile("grammar", payload.decode(), is_serving=True)
 
     def _compile(self, what: str, lark: str, *, is_serving: bool = False) -> BaseGrammarObject:
@@ -196,6 +214,10 @@ class _ByteTokenizer:
         self.eos_token_id = environment.eos_token_ids[0]
         self.bos_token_id = None
         self.tokens = list(environment.matchable_bytes)
+        if environment.may_name_special_tokens:
+            # So it spells a token that a grammar names by id. Where the token is forced, it would match no other text.
+            for token_id in environment.vocabulary.special_ids - environment.unmatchable_ids:
+                self.tokens[token_id] = _SPECIAL_MARKER + f"[{token_id}]".encode()
         self.special_token_ids = sorted(environment.unmatchable_ids)
 
     def __call__(self, text: bytes) -> list[int]:

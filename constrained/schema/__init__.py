@@ -3,7 +3,7 @@
 Free of torch and of the engines: pure functions of the specification.
 """
 
-from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.errors import OtherEngineError, SchemaError, UnenforceableError
 from constrained.schema.prepare import engines, prepare
 from constrained.schema.prepared import JsonWhitespace, Limits, Notice, PreparedGrammar, PrepareOptions
 
@@ -11,6 +11,7 @@ __all__ = [
     "JsonWhitespace",
     "Limits",
     "Notice",
+    "OtherEngineError",
     "PrepareOptions",
     "PreparedGrammar",
     "SchemaError",

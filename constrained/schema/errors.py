@@ -30,3 +30,7 @@ class UnenforceableError(SchemaError):
     def __init__(self, message: str, pointer: str = "", *, keyword: str = "") -> None:
         super().__init__(message, pointer)
         self.keyword = keyword or pointer.rpartition("/")[2]
+
+
+class OtherEngineError(SchemaError):
+    """A constraint, well formed, that the engine it is prepared for cannot serve exactly, though another may."""

@@ -1,14 +1,16 @@
-"""The ``structural_tag`` constraint: free text with constrained parts between tags, always compiled by xgrammar.
+"""The ``structural_tag`` constraint: free text with constrained parts between tags.
 
-The schemas inside are written as grammars of this package, so that what holds for ``json_schema`` holds for them; the
-other formats are passed on. Two members are our own: ``origin`` says what stands before the JSON pointers in messages
-about a schema, pattern or grammar, and ``at`` which part of a ``json_schema`` is meant, as the path to it.
+llguidance gets one grammar of the whole (:mod:`constrained.schema.tags`). xgrammar gets the tag; schemas and patterns
+inside are written as grammars of this package, so that what holds for ``json_schema`` holds for them, and the other
+formats are passed on. Two members are our own: ``origin`` says what stands before the JSON pointers in messages about
+a schema, pattern or grammar, and ``at`` which part of a ``json_schema`` is meant, as the path to it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import xgrammar
@@ -16,12 +18,17 @@ import xgrammar
 from constrained.schema.document import Document, SchemaNode, escape_pointer, parse_json
 from constrained.schema.ebnf import check_ebnf
 from constrained.schema.ebnf_writer import EbnfWriter
-from constrained.schema.errors import SchemaError, UnenforceableError
+from constrained.schema.errors import OtherEngineError, SchemaError, UnenforceableError
+from constrained.schema.lark import LarkWriter
 from constrained.schema.native import check_native_schema, xgrammar_reason
+from constrained.schema.pattern.tree import Node
 from constrained.schema.prepared import Notice, PreparedGrammar, PrepareOptions
 from constrained.schema.regex import ebnf_of, read_regex
-from constrained.schema.shapes import Literal
+from constrained.schema.shapes import Goal, Literal
 from constrained.schema.solver import Solver
+from constrained.schema.tags.lark import value_piece, write_tag
+from constrained.schema.tags.pieces import NotExpressibleError, Piece
+from constrained.schema.tags.reader import TagReader
 from constrained.spec import GrammarSpec
 
 _KNOWN = frozenset(
@@ -59,13 +66,131 @@ def prepare_structural_tag(spec: GrammarSpec, backend: str, options: PrepareOpti
     document = parse_json(spec.value, options.limits, "the structural tag", exact=False)
     if not isinstance(document, dict):
         raise SchemaError("a structural tag is an object")
-    walker = _Walker(spec, options)
     if "format" in document:
-        tag_format = walker.format(document["format"], "/format")
+        value, pointer = document["format"], "/format"
     else:
-        tag_format = walker.legacy(document)
+        value, pointer = _triggered(document), ""
+    if backend != "xgrammar":
+        try:
+            return _Lark(spec, options).prepare(value, pointer)
+        except NotExpressibleError as error:
+            if backend == "llguidance":
+                raise OtherEngineError(
+                    f"llguidance cannot read this structural tag exactly: {error}", pointer
+                ) from None
+    walker = _Walker(spec, options)
+    tag_format = walker.format(value, pointer)
     text = json.dumps({"type": "structural_tag", "format": tag_format}, ensure_ascii=False)
     return PreparedGrammar("xgrammar", "structural_tag", text, tuple(walker.notices))
+
+
+def _triggered(document: dict[str, Any]) -> dict[str, Any]:
+    """The older ``structures`` and ``triggers`` as triggered tags."""
+    structures, triggers = document.get("structures"), document.get("triggers")
+    if not isinstance(structures, list) or not structures:
+        raise SchemaError(
+            "'structures' must be a list of at least one structure, with texts 'begin' and 'end', and a 'schema'",
+            "/structures",
+        )
+    if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
+        raise SchemaError("'triggers' must be a list of at least one text, none of them empty", "/triggers")
+    tags = []
+    for index, one in enumerate(structures):
+        place = f"/structures/{index}"
+        if not isinstance(one, dict) or not isinstance(one.get("begin"), str) or not isinstance(one.get("end"), str):
+            raise SchemaError("a structure has texts 'begin' and 'end', and a 'schema'", place)
+        if not any(one["begin"].startswith(trigger) for trigger in triggers):
+            raise SchemaError("no trigger begins this structure's 'begin'", f"{place}/begin")
+        content = {"type": "json_schema", "json_schema": one.get("schema", {}), "origin": f"{place}/schema"}
+        tags.append({"type": "tag", "begin": one["begin"], "content": content, "end": one["end"]})
+    return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+
+
+def _is_native(value: dict[str, Any]) -> bool:
+    """Whether only xgrammar's own schema converter knows what a ``json_schema`` format asks for."""
+    return (
+        value.get("style", "json") != "json"
+        or value.get("any_order") is True
+        or bool(value.get("excludes"))
+        or value.get("max_whitespace_cnt") is not None
+    )
+
+
+def _place_of(value: dict[str, Any], pointer: str) -> str:
+    origin = value.get("origin")
+    return origin if isinstance(origin, str) else pointer
+
+
+class _Schema:
+    """The schema of a ``json_schema`` format, or the part of it that ``at`` leads to."""
+
+    def __init__(self, value: dict[str, Any], pointer: str, spec: GrammarSpec, options: PrepareOptions) -> None:
+        if "json_schema" not in value:
+            raise SchemaError("a json_schema format needs 'json_schema'", pointer)
+        path = value.get("at", [])
+        if not isinstance(path, list) or not all(isinstance(step, str) for step in path):
+            raise SchemaError("'at' is the path to a part of the schema, a list of names", f"{pointer}/at")
+        self.place = _place_of(value, f"{pointer}/json_schema")
+        with _blaming(self.place):
+            document = Document(json.dumps(value["json_schema"]), options.limits, strict=spec.strict)
+            self.solver = Solver(document, lenient=spec.lenient)
+            self.goal = frozenset({Literal(_part(document, path), True)})
+
+    def written(self, write: Callable[[Solver, Goal], str]) -> str:
+        """What ``write`` makes of it; its errors name the place in the request."""
+        with _blaming(self.place):
+            return write(self.solver, self.goal)
+
+    @property
+    def notices(self) -> list[Notice]:
+        return [Notice(self.place + one.pointer, one.message) for one in self.solver.notices]
+
+
+@contextmanager
+def _blaming(place: str) -> Iterator[None]:
+    """Put ``place`` before the pointers of errors."""
+    try:
+        yield
+    except UnenforceableError as error:
+        raise UnenforceableError(error.message, place + error.pointer, keyword=error.keyword) from None
+    except SchemaError as error:
+        raise SchemaError(error.message, place + error.pointer) from None
+
+
+def _language(value: dict[str, Any], pointer: str, options: PrepareOptions) -> Node:
+    """Texts that the pattern of a ``regex`` format matches, in the dialect of every other pattern."""
+    place, pattern = _place_of(value, f"{pointer}/pattern"), value.get("pattern")
+    if not isinstance(pattern, str):
+        raise SchemaError("a regex format needs a 'pattern'", place)
+    with _blaming(place):
+        return read_regex(pattern, options.limits)
+
+
+class _Lark:
+    """One Lark grammar of a whole tag."""
+
+    def __init__(self, spec: GrammarSpec, options: PrepareOptions) -> None:
+        self._spec = spec
+        self._options = options
+        self._notices: list[Notice] = []
+        self._pieces: dict[str, Piece] = {}
+        self._writer = LarkWriter(Solver(Document("true", options.limits)), options.whitespace)
+
+    def prepare(self, value: Any, pointer: str) -> PreparedGrammar:
+        reader = TagReader(self._schema, lambda value, pointer: _language(value, pointer, self._options))
+        text = write_tag(reader.format(value, pointer), self._writer)
+        return PreparedGrammar("llguidance", "structural_tag", text, tuple(self._notices))
+
+    def _schema(self, value: dict[str, Any], pointer: str) -> Piece:
+        if _is_native(value):
+            raise NotExpressibleError("a json_schema format has members that xgrammar alone knows")
+        key = json.dumps(value)
+        if key not in self._pieces:
+            schema = _Schema(value, pointer, self._spec, self._options)
+            symbol = schema.written(self._writer.add)
+            self._notices += schema.notices
+            self._pieces[key] = value_piece(symbol, schema.solver.shapes(schema.goal))
+        return self._pieces[key]
 
 
 class _Walker:
@@ -73,31 +198,6 @@ class _Walker:
         self.spec = spec
         self.options = options
         self.notices: list[Notice] = []
-
-    def legacy(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The older ``structures`` and ``triggers`` as triggered tags."""
-        structures, triggers = document.get("structures"), document.get("triggers")
-        if not isinstance(structures, list) or not structures:
-            raise SchemaError(
-                "'structures' must be a list of at least one structure, with texts 'begin' and 'end', and a 'schema'",
-                "/structures",
-            )
-        if not isinstance(triggers, list) or not triggers or not all(isinstance(t, str) and t for t in triggers):
-            raise SchemaError("'triggers' must be a list of at least one text, none of them empty", "/triggers")
-        tags = []
-        for index, one in enumerate(structures):
-            place = f"/structures/{index}"
-            if (
-                not isinstance(one, dict)
-                or not isinstance(one.get("begin"), str)
-                or not isinstance(one.get("end"), str)
-            ):
-                raise SchemaError("a structure has texts 'begin' and 'end', and a 'schema'", place)
-            if not any(one["begin"].startswith(trigger) for trigger in triggers):
-                raise SchemaError("no trigger begins this structure's 'begin'", f"{place}/begin")
-            content = self.schema(one.get("schema", {}), f"{place}/schema")
-            tags.append({"type": "tag", "begin": one["begin"], "content": content, "end": one["end"]})
-        return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
 
     def format(self, value: Any, pointer: str) -> Any:
         if not isinstance(value, dict):
@@ -107,11 +207,13 @@ class _Walker:
             raise SchemaError(f"unknown format type {kind!r}", f"{pointer}/type")
         if kind == "json_schema":
             return self._json_schema(value, pointer)
-        if kind in ("regex", "grammar"):
+        if kind == "regex":
+            with _blaming(_place_of(value, f"{pointer}/pattern")):
+                language = ebnf_of(_language({**value, "origin": ""}, pointer, self.options), self.options.limits)
+            return {"type": "grammar", "grammar": language}
+        if kind == "grammar":
             origin = value.get("origin")
             value = {name: one for name, one in value.items() if name != "origin"}
-            if kind == "regex":
-                return self._regex(value, origin if isinstance(origin, str) else f"{pointer}/pattern")
             return self._grammar(value, origin if isinstance(origin, str) else f"{pointer}/grammar")
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
             check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
@@ -132,41 +234,15 @@ class _Walker:
         return value
 
     def _json_schema(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
-        if "json_schema" not in value:
-            raise SchemaError("a json_schema format needs 'json_schema'", pointer)
-        schema = value["json_schema"]
-        if value.get("style", "json") != "json" or value.get("any_order") is True:
-            # Neither XML nor free key order is among what the grammars of this package describe.
-            check_native_schema(schema, self.options.limits, f"{pointer}/json_schema")
+        """A grammar of the values."""
+        if "json_schema" in value and _is_native(value):
+            check_native_schema(value["json_schema"], self.options.limits, f"{pointer}/json_schema")
             return value
-        origin, path = value.get("origin"), value.get("at", [])
-        if not isinstance(path, list) or not all(isinstance(step, str) for step in path):
-            raise SchemaError("'at' is the path to a part of the schema, a list of names", f"{pointer}/at")
-        return self.schema(schema, origin if isinstance(origin, str) else f"{pointer}/json_schema", path)
-
-    def schema(self, schema: Any, pointer: str, path: Sequence[str] = ()) -> dict[str, Any]:
-        """A grammar of the values of the schema, or of the part of it that ``path`` leads to."""
-        try:
-            document = Document(json.dumps(schema), self.options.limits, strict=self.spec.strict)
-            solver = Solver(document, lenient=self.spec.lenient)
-            text = EbnfWriter(solver, self.options.whitespace).write(frozenset({Literal(_part(document, path), True)}))
-        except UnenforceableError as error:
-            raise UnenforceableError(error.message, pointer + error.pointer, keyword=error.keyword) from None
-        except SchemaError as error:
-            raise SchemaError(error.message, pointer + error.pointer) from None
-        self.notices += [Notice(pointer + one.pointer, one.message) for one in solver.notices]
+        schema = _Schema(value, pointer, self.spec, self.options)
+        whitespace = self.options.whitespace
+        text = schema.written(lambda solver, goal: EbnfWriter(solver, whitespace).write(goal))
+        self.notices += schema.notices
         return {"type": "grammar", "grammar": text}
-
-    def _regex(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
-        """A grammar of the texts that the pattern matches, in the dialect of every other pattern."""
-        pattern = value.get("pattern")
-        if not isinstance(pattern, str):
-            raise SchemaError("a regex format needs a 'pattern'", pointer)
-        try:
-            language = read_regex(pattern, self.options.limits)
-            return {"type": "grammar", "grammar": ebnf_of(language, self.options.limits)}
-        except SchemaError as error:
-            raise SchemaError(error.message, pointer) from None
 
     def _grammar(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
         text = value.get("grammar")

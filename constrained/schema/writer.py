@@ -61,6 +61,7 @@ class GrammarWriter(ABC):
         self._goals: dict[Goal, str] = {}
         self._queue: deque[Goal] = deque()
         self._keys: dict[str, str] = {}
+        self._lengths: dict[tuple[int, int | None], str] = {}
         space, literal, concat = self.space, tree.literal, tree.concat
         self.open_object = self.token(concat([literal("{"), space]), "LBRACE")
         self.close_object = self.token(concat([space, literal("}")]), "RBRACE")
@@ -98,15 +99,22 @@ class GrammarWriter(ABC):
         SchemaError
             No value satisfies the goal.
         """
-        if not self.solver.is_inhabited(goal):
+        self.rules[self.start] = self.add(self.solver, goal)
+        return self.finish()
+
+    def add(self, solver: Solver, goal: Goal) -> str:
+        """Write the rules of a goal of one more document; its symbol. Raises as :meth:`write` does."""
+        if not solver.is_inhabited(goal):
             raise SchemaError("no value satisfies this schema: its constraints contradict each other")
-        self.rules[self.start] = self.value(goal)
+        self.solver = solver
+        most = len(self.rules) + solver.limits.max_rules
+        symbol = self.value(goal)
         while self._queue:
             one = self._queue.popleft()
             self.rules[self._goals[one]] = " | ".join(self._alternatives(one))
-            if len(self.rules) > self.solver.limits.max_rules:
-                raise SchemaError(f"the schema needs more than {self.solver.limits.max_rules:,} grammar rules")
-        return self.finish()
+            if len(self.rules) > most:
+                raise SchemaError(f"the schema needs more than {solver.limits.max_rules:,} grammar rules")
+        return symbol
 
     def value(self, goal: Goal) -> str:
         """Symbol of a goal's values; its rule is written later."""
@@ -186,7 +194,13 @@ class GrammarWriter(ABC):
         if shape.allowed is not None:
             return self.texts([json.dumps(one, ensure_ascii=False) for one in shape.allowed])
         if shape.is_length_only:
+            known = self._lengths.get((shape.min_length, shape.max_length))
+            if known is not None:
+                return known
             inner = tree.repeat(_FREE_CHARACTER, shape.min_length, shape.max_length)
         else:
             inner = json_quoted(shape.language)
-        return self.token(tree.concat([_QUOTE, inner, _QUOTE]))
+        symbol = self.token(tree.concat([_QUOTE, inner, _QUOTE]))
+        if shape.is_length_only:
+            self._lengths[(shape.min_length, shape.max_length)] = symbol
+        return symbol

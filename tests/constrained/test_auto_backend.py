@@ -35,6 +35,7 @@ TAG = json.dumps(
         },
     }
 )
+GRAMMAR_TAG = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": 'root ::= "a"'}})
 
 
 def spec(kind: Any, value: str, **fields: Any) -> GrammarSpec:
@@ -47,7 +48,9 @@ def spec(kind: Any, value: str, **fields: Any) -> GrammarSpec:
         (spec("json_schema", OBJECT), "llguidance"),
         (spec("regex", "a+"), "llguidance"),
         (spec("ebnf", 'root ::= "a"'), "xgrammar"),
-        (spec("structural_tag", TAG), "xgrammar"),
+        (spec("structural_tag", TAG), "llguidance"),
+        (spec("structural_tag", GRAMMAR_TAG), "xgrammar"),
+        (spec("structural_tag", TAG, backend="xgrammar"), "xgrammar"),
         (spec("ebnf", 'start: "a" | "b"'), "llguidance"),
         (spec("regex", "a+", backend="outlines"), "outlines"),
         (spec("regex", "a+", backend="xgrammar"), "xgrammar"),

@@ -15,7 +15,8 @@ import pytest
 from constrained.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import TokenRejectedError
-from constrained.schema import SchemaError, prepare
+from constrained.llguidance_backend import LLGuidanceBackend
+from constrained.schema import PrepareOptions, SchemaError, prepare
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 from constrained.walk import legal_token_ids
@@ -115,11 +116,15 @@ ENVIRONMENT = GrammarEnvironment(
     264,
     (263,),
 )
-BACKEND = XGrammarBackend(ENVIRONMENT)
+BACKENDS = {"llguidance": LLGuidanceBackend(ENVIRONMENT), "xgrammar": XGrammarBackend(ENVIRONMENT)}
+ENGINES = sorted(BACKENDS)
 
 
-def compiled(spec: GrammarSpec) -> BaseGrammarObject:
-    return BACKEND.dispatch_structural_tag(prepare(spec).text)
+def compiled(spec: GrammarSpec, engine: str = "auto") -> BaseGrammarObject:
+    prepared = prepare(spec, PrepareOptions(backend=engine))
+    if engine != "auto":
+        assert prepared.backend == engine
+    return BACKENDS[prepared.backend].dispatch_structural_tag(prepared.text)
 
 
 def takes(grammar: BaseGrammarObject, text: str) -> bool:
@@ -133,9 +138,10 @@ def takes(grammar: BaseGrammarObject, text: str) -> bool:
     return state.is_accepting()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
-def test_a_required_call_fits_its_schema_and_is_read_back(name):
-    grammar = compiled(spec_of(offered(function("plan", PLAN), choice="required"), name))
+def test_a_required_call_fits_its_schema_and_is_read_back(name, engine):
+    grammar = compiled(spec_of(offered(function("plan", PLAN), choice="required"), name), engine)
     assert takes(grammar, CALLS[name])
     assert not takes(grammar, "Hello.")
     assert not takes(grammar, "")
@@ -148,9 +154,10 @@ def test_a_required_call_fits_its_schema_and_is_read_back(name):
     assert json.loads(answer.calls[0].arguments) == {"route": {"to": "X"}, "note": "a\nb"}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
-def test_with_auto_there_are_words_or_calls_but_no_wrong_calls(name):
-    grammar = compiled(spec_of(offered(function("plan", PLAN)), name))
+def test_with_auto_there_are_words_or_calls_but_no_wrong_calls(name, engine):
+    grammar = compiled(spec_of(offered(function("plan", PLAN)), name), engine)
     assert takes(grammar, WORDS[name] + "Hello <b>there</b>, a < b.")
     assert takes(grammar, CALLS[name])
     for text in WRONG[name]:
@@ -240,6 +247,37 @@ def test_custom_tools_stand_beside_functions(name, choice):
     inner = tool_parser(name)(request.functions, is_constrained=True)
     parser = CustomCallParser(request.custom_names, inner)
     assert collect([*parser.add(text), *parser.finish()]).calls[0].arguments == "ls"
+
+
+KEYWORDS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "uri": (
+        {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}, '"https://a.example/b"', '"no address"'
+    ),
+    "multipleOf": ({"type": "integer", "multipleOf": 5}, "15", "16"),
+    "email": ({"type": "string", "format": "email", "maxLength": 254}, '"a@b.example"', '"a"'),
+    "hostname": ({"type": "string", "format": "hostname"}, '"a.example"', '"-"'),
+    "letters": ({"type": "string", "pattern": r"^[\p{L}\p{N} ]{1,64}$"}, '"né 1"', '"!"'),
+    "any 500": ({"type": "string", "pattern": "^.{0,500}$"}, '"' + "x" * 500 + '"', '"' + "x" * 501 + '"'),
+    "maxLength": ({"type": "string", "maxLength": 256}, '"' + "x" * 256 + '"', '"' + "x" * 257 + '"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_a_parameter_takes_the_keywords_that_a_response_format_takes(keyword):
+    schema, good, bad = KEYWORDS[keyword]
+    parameters = {"properties": {"a": schema}, "required": ["a"]}
+    for name in ("hermes", "qwen3_coder", "pythonic"):
+        spec = spec_of(offered(function("f", parameters), choice="required"), name)
+        assert prepare(spec).backend == "llguidance"
+        grammar = compiled(spec)
+        for value, is_right in ((good, True), (bad, False)):
+            text = {
+                "hermes": whole_call(name, "f", f'{{"a": {value}}}'),
+                "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=a>\n"
+                f"{value}\n</parameter>\n</function>\n</tool_call>",
+                "pythonic": f"[f(a={value})]",
+            }[name]
+            assert takes(grammar, text) == is_right, (name, value[:40])
 
 
 def whole_call(format_name: str, tool: str, arguments: str) -> str:

@@ -11,6 +11,7 @@ from constrained.schema.pattern.tree import Node
 _ANY_TEXT = "/(?s:.*)/"
 
 
+@lru_cache(maxsize=2048)
 def lark_terminal(node: Node) -> str:
     """Right-hand side of a Lark terminal in llguidance's dialect, whose ``&`` and ``~`` are set operators."""
     if not tree.has_set_operators(node):
@@ -114,6 +115,7 @@ _CONTROL: CharSet = ((0, 0x1F),)
 _ESCAPED = charset.union(_CONTROL, charset.of('"\\'))
 
 
+@lru_cache(maxsize=2048)
 def json_quoted(node: Node) -> Node:
     """What stands between the quotes of a JSON string whose value is in ``node``.
 
