@@ -15,6 +15,7 @@ from constrained.auto import AutoGrammarBackend
 from constrained.base import BaseGrammarObject
 from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
+from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 from constrained.walk import legal_token_ids
 
@@ -132,7 +133,8 @@ def test_masks_of_a_recursive_grammar_agree_with_brute_force(
     compact: AutoGrammarBackend, engine: str, grammar: str
 ) -> None:
     language = ["a" * n + "c" + "b" * n for n in range(8)]
-    assert_masks_agree(compact.backend(engine).dispatch_ebnf(grammar).copy(), language, bound=6)
+    spec = GrammarSpec(kind="ebnf", value=grammar, backend=engine)
+    assert_masks_agree(compact.compile(spec).grammar.copy(), language, bound=6)
 
 
 def test_engines_write_one_layout_into_one_tensor(compact: AutoGrammarBackend) -> None:
