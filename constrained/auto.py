@@ -155,7 +155,7 @@ class AutoGrammarBackend(BaseGrammarBackend):
 
     def _prepare(self, spec: GrammarSpec, name: str) -> PreparedGrammar:
         config = self.environment.config
-        limits = Limits(max_bytes=config.max_spec_bytes)
+        limits = Limits(max_bytes=config.max_spec_bytes, number_digits=config.json_number_digits or None)
         options = PrepareOptions(backend=name, whitespace=config.json_whitespace, limits=limits)
         try:
             prepared = prepare(msgspec.structs.replace(spec, backend=name), options)

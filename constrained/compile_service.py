@@ -312,6 +312,7 @@ def _fingerprint(environment: GrammarEnvironment) -> str:
         package_fingerprint(),
         environment.config.backend,
         environment.config.json_whitespace,
+        str(environment.config.json_number_digits),
         *environment.config.plugins,
         *(backends.backend(name).version for name in BUILT_IN_BACKENDS),
     ]

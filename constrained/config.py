@@ -42,6 +42,8 @@ class GrammarConfig:
     """Bound of that folder."""
     json_whitespace: JsonWhitespace = "bounded"
     """Whitespace between JSON tokens: none, at most 8 characters, or any amount."""
+    json_number_digits: int = 20
+    """Most digits of a number before the point, and again behind it, where the schema sets no bound; 0: any number."""
     max_draft_tokens: int = 16
     """Most draft tokens of one request in a step: mask rows are allocated for them."""
     fill_threads: int | None = None

@@ -40,6 +40,7 @@ def meet(
         "eos_token_ids": str(eos_token_ids),
         "grammar_backend": "none" if grammar is None else grammar.backend,
         "json_whitespace": "" if grammar is None else grammar.json_whitespace,
+        "json_number_digits": "" if grammar is None else str(grammar.json_number_digits),
         "checks_plans": str(ranks.checks_plans),
     }
     group.compare(facts)

@@ -269,6 +269,14 @@ class ServeSettings(BaseSettings):
     json_whitespace: JsonWhitespace = _grammar(
         GrammarConfig.json_whitespace, "Whitespace between JSON tokens: none, at most 8 characters, or any amount."
     )
+    json_number_digits: int = _grammar(
+        GrammarConfig.json_number_digits,
+        "Most digits of a JSON number before the point, and again behind it, where the schema sets no bound. "
+        "0: any number of them.",
+        metavar="N",
+        ge=0,
+        le=300,
+    )
     grammar_plugins: Texts = _grammar(
         GrammarConfig.plugins, "Python module that registers further backends; several may be given.", metavar="MODULE"
     )
@@ -446,6 +454,7 @@ class ServeSettings(BaseSettings):
             cache_bytes=self.grammar_cache_bytes,
             disk_cache=self.grammar_disk_cache,
             json_whitespace=self.json_whitespace,
+            json_number_digits=self.json_number_digits,
             plugins=self.grammar_plugins,
         )
 

@@ -14,17 +14,17 @@ from constrained.schema.pattern.language import full_language
 from constrained.schema.pattern.tree import Node
 
 _DIGIT = tree.Chars(charset.DIGIT)
-_DIGITS = tree.repeat(_DIGIT, 0, None)
+_NONZERO_DIGIT = tree.Chars(charset.normalise([(0x31, 0x39)]))
 _MINUS = tree.literal("-")
 _POINT = tree.literal(".")
-_FRACTION = tree.repeat(tree.concat([_POINT, tree.repeat(_DIGIT, 1, None)]), 0, 1)
 _ZEROS = tree.repeat(tree.literal("0"), 0, None)
-_NONZERO_DIGITS = tree.concat([_DIGITS, tree.Chars(charset.normalise([(0x31, 0x39)])), _DIGITS])
-_NOT_WHOLE = full_language(r"-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*")
-
-ANY_INTEGER = full_language(r"0|-?[1-9][0-9]*")
-ANY_NUMBER = full_language(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?0{0,8}[0-9]{1,3})?")
+_NOT_WHOLE = full_language(r"-?(0|[1-9][0-9]*)\.0*[1-9][0-9]*")
+_MAX_EXPONENT = 308
+"""Of an IEEE 754 double: what is larger, readers of JSON turn into infinity."""
 MAX_BOUND_DIGITS = 400
+
+Digits = int | None
+"""Most digits of a number that nothing bounds, before the point and again behind it; ``None``: any number of them."""
 
 
 @dataclass(frozen=True)
@@ -43,32 +43,50 @@ def spelled(value: Decimal | int) -> str:
     return "0" if text in ("-0", "") else text
 
 
-def integers_between(low: int | None, high: int | None) -> Node:
+def any_integer(digits: Digits) -> Node:
+    """Every integer."""
+    return full_language(rf"0|-?[1-9][0-9]{_times(digits, 1)}")
+
+
+def any_number(digits: Digits) -> Node:
+    """Every number; with ``digits``, none beyond the range of a double, whatever its exponent."""
+    whole, fraction = rf"-?(0|[1-9][0-9]{_times(digits, 1)})", rf"(\.[0-9]{{1,{digits or ''}}})?"
+    if digits is None:
+        return full_language(rf"{whole}{fraction}([eE][+-]?0{{0,8}}[0-9]{{1,3}})?")
+    zeros = tree.repeat(tree.literal("0"), 0, 8)
+    positive = [tree.repeat(tree.literal("+"), 0, 1), zeros, _natural(0, _MAX_EXPONENT - digits, digits)]
+    negative = [_MINUS, zeros, _natural(0, _MAX_EXPONENT, digits)]
+    exponent = [tree.Chars(charset.of("eE")), tree.either([tree.concat(positive), tree.concat(negative)])]
+    return tree.concat([full_language(whole + fraction), tree.repeat(tree.concat(exponent), 0, 1)])
+
+
+def integers_between(low: int | None, high: int | None, digits: Digits = None) -> Node:
     """Integers of a closed range; ``None`` leaves an end open."""
     options: list[Node] = []
     if low is None or low < 0:
         most = None if low is None else -low
         least = 1 if high is None else max(1, -high)
         if most is None or least <= most:
-            options.append(tree.concat([_MINUS, _natural(least, most)]))
+            options.append(tree.concat([_MINUS, _natural(least, most, digits)]))
     if high is None or high >= 0:
         least = 0 if low is None else max(0, low)
         if high is None or least <= high:
-            options.append(_natural(least, high))
+            options.append(_natural(least, high, digits))
     return tree.either(options)
 
 
-def numbers_between(low: Bound | None, high: Bound | None) -> Node:
+def numbers_between(low: Bound | None, high: Bound | None, digits: Digits = None) -> Node:
     """Decimal numbers of a range."""
     options: list[Node] = []
     zero = Bound(Decimal(0))
     if high is None or high.value > 0 or (high.value == 0 and not high.is_exclusive):
         least = zero if low is None or low.value < 0 else low
-        options.append(tree.both([_at_least(least), _at_most(high) if high is not None else tree.ANYTHING]))
+        largest = tree.ANYTHING if high is None else _at_most(high, digits)
+        options.append(tree.both([_at_least(least, digits), largest]))
     if low is None or low.value < 0:
         least = Bound(Decimal(0), True) if high is None or high.value >= 0 else Bound(-high.value, high.is_exclusive)
         most = None if low is None else Bound(-low.value, low.is_exclusive)
-        magnitude = tree.both([_at_least(least), _at_most(most) if most is not None else tree.ANYTHING])
+        magnitude = tree.both([_at_least(least, digits), _at_most(most, digits) if most is not None else tree.ANYTHING])
         options.append(tree.concat([_MINUS, magnitude]))
     return tree.either(options)
 
@@ -96,10 +114,34 @@ def with_fractions(endings: list[str]) -> Node:
     return tree.concat([whole, tree.either(options)])
 
 
-def _natural(low: int, high: int | None) -> Node:
+def _times(digits: Digits, less: int = 0) -> str:
+    return "*" if digits is None else f"{{0,{digits - less}}}"
+
+
+def _digits(digits: Digits) -> Node:
+    return tree.repeat(_DIGIT, 0, digits)
+
+
+def _zeros(digits: Digits) -> Node:
+    return tree.repeat(tree.literal("0"), 0, digits)
+
+
+def _fraction(digits: Digits) -> Node:
+    return tree.repeat(tree.concat([_POINT, tree.repeat(_DIGIT, 1, digits)]), 0, 1)
+
+
+def _nonzero_digits(digits: Digits) -> Node:
+    # One way to read each text: an automaton of counted digits on both sides would have a state for each set of ways.
+    less = None if digits is None else digits - 1
+    return tree.concat([_zeros(less), _NONZERO_DIGIT, _digits(less)])
+
+
+def _natural(low: int, high: int | None, digits: Digits) -> Node:
     text = str(low)
     if high is None:
-        longer = tree.concat([tree.Chars(charset.normalise([(0x31, 0x39)])), tree.repeat(_DIGIT, len(text), None)])
+        # One more digit than the bound has, at least: the bound may be all there is of its length.
+        rest = tree.repeat(_DIGIT, len(text), None if digits is None else max(digits - 1, len(text)))
+        longer = tree.concat([_NONZERO_DIGIT, rest])
         same = _digits_at_least(text)
         return tree.either([same, longer])
     options: list[Node] = []
@@ -142,47 +184,48 @@ def _split(value: Decimal) -> tuple[int, str]:
     return int(whole), fraction
 
 
-def _at_least(bound: Bound) -> Node:
+def _at_least(bound: Bound, digits: Digits) -> Node:
     whole, fraction = _split(bound.value)
-    larger = tree.concat([_natural(whole + 1, None), _FRACTION])
+    larger = tree.concat([_natural(whole + 1, None, digits), _fraction(digits)])
     if fraction:
-        tail = tree.concat([_POINT, _fraction_at_least(fraction, bound.is_exclusive)])
+        tail = tree.concat([_POINT, _fraction_at_least(fraction, bound.is_exclusive, digits)])
     elif bound.is_exclusive:
-        tail = tree.concat([_POINT, _NONZERO_DIGITS])
+        tail = tree.concat([_POINT, _nonzero_digits(digits)])
     else:
-        tail = _FRACTION
+        tail = _fraction(digits)
     return tree.either([larger, tree.concat([tree.literal(str(whole)), tail])])
 
 
-def _fraction_at_least(digits: str, is_exclusive: bool) -> Node:
-    node = _NONZERO_DIGITS if is_exclusive else _DIGITS
-    for digit in reversed(digits):
+def _fraction_at_least(fraction: str, is_exclusive: bool, digits: Digits) -> Node:
+    node = _nonzero_digits(digits) if is_exclusive else _digits(digits)
+    for digit in reversed(fraction):
         value = int(digit)
-        node = tree.either([tree.concat([_span(value + 1, 9), _DIGITS]), tree.concat([_span(value, value), node])])
+        larger = tree.concat([_span(value + 1, 9), _digits(digits)])
+        node = tree.either([larger, tree.concat([_span(value, value), node])])
     return node
 
 
-def _at_most(bound: Bound) -> Node:
+def _at_most(bound: Bound, digits: Digits) -> Node:
     whole, fraction = _split(bound.value)
     options: list[Node] = []
     if whole > 0:
-        options.append(tree.concat([_natural(0, whole - 1), _FRACTION]))
+        options.append(tree.concat([_natural(0, whole - 1, digits), _fraction(digits)]))
     if fraction:
-        below = _fraction_at_most(fraction, bound.is_exclusive)
+        below = _fraction_at_most(fraction, bound.is_exclusive, digits)
         tail: Node = tree.either([tree.EPSILON, tree.concat([_POINT, below])])
     elif bound.is_exclusive:
         tail = tree.NOTHING
     else:
-        tail = tree.repeat(tree.concat([_POINT, tree.repeat(tree.literal("0"), 1, None)]), 0, 1)
+        tail = tree.repeat(tree.concat([_POINT, tree.repeat(tree.literal("0"), 1, digits)]), 0, 1)
     options.append(tree.concat([tree.literal(str(whole)), tail]))
     return tree.either(options)
 
 
-def _fraction_at_most(digits: str, is_exclusive: bool) -> Node:
-    node: Node = tree.NOTHING if is_exclusive else _ZEROS
-    for index in range(len(digits) - 1, -1, -1):
-        value = int(digits[index])
-        options = [tree.concat([_span(0, value - 1), _DIGITS]), tree.concat([_span(value, value), node])]
+def _fraction_at_most(fraction: str, is_exclusive: bool, digits: Digits) -> Node:
+    node: Node = tree.NOTHING if is_exclusive else _zeros(digits)
+    for index in range(len(fraction) - 1, -1, -1):
+        value = int(fraction[index])
+        options = [tree.concat([_span(0, value - 1), _digits(digits)]), tree.concat([_span(value, value), node])]
         if index > 0:
             options.append(tree.EPSILON)  # a shorter fraction is the smaller one: the last digit is never zero
         node = tree.either(options)

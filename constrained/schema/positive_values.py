@@ -170,7 +170,7 @@ def _pattern(context: Context, value: str) -> list[Work]:
 
 
 def _format(context: Context, value: str) -> list[Work]:
-    language = format_language(value)
+    language = format_language(value, context.solver.limits.number_digits)
     if language is not None:
         return context.limit(lambda c: setattr(c, "languages", (*c.languages, language)), "format")
     if value in UNENFORCED_FORMATS:

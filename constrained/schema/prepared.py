@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True):
     max_branches: int = 512
     """Most alternatives that one schema location may unfold into."""
     max_rules: int = 20_000
+    number_digits: int | None = 20
+    """Most digits of a number before the point, and again behind it, where nothing else bounds them; ``None``: any."""
     max_key_length: int = 64
     """Longest undeclared property name, in characters."""
 

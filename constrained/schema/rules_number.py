@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 1_000
 _MAX_PLACES = 3
+_MAX_NATIVE_DIGITS = 15
+"""llguidance takes bounds as 64-bit integers, and as doubles where there are fractions."""
 _MAX_REMAINDERS = 10_000
 """llguidance keeps a lexer state for each remainder."""
 
@@ -34,7 +36,8 @@ def number_symbol(writer: GrammarWriter, shape: NumberShape) -> str | None:
             return writer.texts(listed) if listed else None
     if shape.not_multiples:
         raise UnenforceableError("the opposite of multipleOf cannot be enforced here", shape.pointer)
-    language = _language(shape)
+    digits = writer.solver.limits.number_digits
+    language = _language(shape, digits)
     if language == tree.NOTHING:
         return None
     endings = [_endings(step) for step in shape.multiples]
@@ -44,17 +47,17 @@ def number_symbol(writer: GrammarWriter, shape: NumberShape) -> str | None:
     return _native(writer, shape)
 
 
-def _language(shape: NumberShape) -> Node:
+def _language(shape: NumberShape, digits: numbers.Digits) -> Node:
     is_bounded = shape.low is not None or shape.high is not None
     plain = is_bounded or shape.excluded or shape.multiples or not (shape.takes_integers and shape.takes_fractions)
     if shape.takes_integers and not shape.takes_fractions:
         low = None if shape.low is None else _least_integer(shape.low)
         high = None if shape.high is None else _greatest_integer(shape.high)
-        language = numbers.integers_between(low, high) if is_bounded else numbers.ANY_INTEGER
+        language = numbers.integers_between(low, high, digits)
     elif plain:
-        language = numbers.numbers_between(shape.low, shape.high)
+        language = numbers.numbers_between(shape.low, shape.high, digits)
     else:
-        language = numbers.ANY_NUMBER
+        language = numbers.any_number(digits)
     if not shape.takes_integers:
         language = numbers.not_whole(language)
     for value in shape.excluded:
@@ -117,7 +120,16 @@ def _native(writer: GrammarWriter, shape: NumberShape) -> str:
         schema["multipleOf"] = _json_number(shape.multiples[0])
     else:
         raise UnenforceableError("several multipleOf of fractions cannot be enforced together", shape.pointer)
-    for bound, name in ((shape.low, "inimum"), (shape.high, "aximum")):
+    low, high = shape.low, shape.high
+    digits = writer.solver.limits.number_digits
+    if digits is not None:
+        most = Bound(Decimal(10) ** min(digits, _MAX_NATIVE_DIGITS) - 1)
+        least = Bound(-most.value)
+        low, high = (
+            least if low is None and (high is None or high.value > least.value) else low,
+            most if high is None and (low is None or low.value < most.value) else high,
+        )
+    for bound, name in ((low, "inimum"), (high, "aximum")):
         if bound is not None:
             prefix = "m" if not bound.is_exclusive else "exclusiveM"
             schema[prefix + name] = _json_number(bound.value)

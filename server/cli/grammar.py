@@ -94,6 +94,13 @@ def _build_parser() -> argparse.ArgumentParser:
         default="bounded",
         help="between JSON tokens (default: bounded)",
     )
+    check.add_argument(
+        "--json-number-digits",
+        type=int,
+        default=20,
+        metavar="N",
+        help="most digits of an unbounded number before the point, and behind it; 0: any (default: %(default)s)",
+    )
     check.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one compile (default: 30)")
     check.add_argument("--workers", type=int, default=2, metavar="N", help="compile processes (default: 2)")
     check.add_argument("--model", metavar="MODEL", help="whose tokenizer to use (default: the default model's)")
@@ -109,6 +116,8 @@ def _check(options: argparse.Namespace) -> int:
         raise UsageError("name a file with the constraint, or - for standard input, or use --jsonl")
     if options.timeout <= 0 or options.workers < 1:
         raise UsageError("--timeout and --workers must be above zero")
+    if not 0 <= options.json_number_digits <= 300:
+        raise UsageError("--json-number-digits must be between 0 and 300")
     work = None
     if not options.jsonl:
         work = _read_spec(options), [_read_instance(options, name) for name in options.instance]
@@ -131,7 +140,10 @@ def _checker(options: argparse.Namespace) -> GrammarChecker:
 
     path, eos_token_ids = _tokenizer(options)
     config = GrammarConfig(
-        timeout=options.timeout, compile_workers=options.workers, json_whitespace=options.json_whitespace
+        timeout=options.timeout,
+        compile_workers=options.workers,
+        json_whitespace=options.json_whitespace,
+        json_number_digits=options.json_number_digits,
     )
     try:
         return GrammarChecker(path, eos_token_ids, config)
