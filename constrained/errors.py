@@ -114,6 +114,16 @@ class NoLegalTokenError(GrammarError):
     status = 500
 
 
+def reraise_exit(error: BaseException) -> None:
+    """Raise ``error`` again where it ends the process and is no fault of one request.
+
+    For guards around one request's calls. They catch :class:`BaseException`, because a panic inside a Rust engine is no
+    :class:`Exception`.
+    """
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
+
+
 def unforeseen(error: BaseException) -> GrammarEngineError:
     """What a client is told of an exception that is no :class:`GrammarError`; its trace goes to the log."""
     logger.error("a request ends because the grammar layer failed", exc_info=error)

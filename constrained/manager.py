@@ -17,6 +17,7 @@ from constrained.errors import (
     GrammarError,
     GrammarServiceUnavailableError,
     InvalidGrammarError,
+    reraise_exit,
     unforeseen,
 )
 from constrained.ranks import AllGather, Verdict, agree
@@ -213,7 +214,8 @@ class GrammarManager(Generic[RequestT]):
             return InvalidGrammarObject(self.environment, error)
         except ValueError as error:
             return InvalidGrammarObject(self.environment, InvalidGrammarError(str(error)))
-        except Exception as error:
+        except BaseException as error:
+            reraise_exit(error)
             return InvalidGrammarObject(self.environment, unforeseen(error))
 
     def _settle(self, req: RequestT, grammar: BaseGrammarObject) -> None:
@@ -222,8 +224,9 @@ class GrammarManager(Generic[RequestT]):
             return
         try:
             grammar.set_stop_token_ids(sorted(set(req.stop_ids) | set(self.environment.eos_token_ids)))
-        except GrammarError as error:
-            req.grammar_error = error
+        except BaseException as error:
+            reraise_exit(error)
+            req.grammar_error = error if isinstance(error, GrammarError) else unforeseen(error)
             return
         req.grammar = grammar
 

@@ -19,17 +19,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from model_runner.config import RankConfig
-from model_runner.errors import ModelLoadError
+from model_runner.errors import ModelLoadError, RankError
 
 _INLINE_BYTES = 4096
 """Longest message that travels together with its length."""
 _LENGTH_BYTES = 8
 _LEAVING_TIMEOUT = timedelta(seconds=5)
 """How long the rank that serves the store stays for ranks that may read why the group cannot be."""
-
-
-class RankError(RuntimeError):
-    """A collective failed: another rank is gone, or did not come in time. The group cannot go on."""
 
 
 class Ranks:

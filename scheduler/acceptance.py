@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from constrained.errors import reraise_exit
 from scheduler.messages import Finish, FinishReason, TokenLogprob, Usage
 from scheduler.plan import PlanRow, RowResult
 from scheduler.request import Request, RequestGroup
@@ -43,14 +44,20 @@ def settle(row: PlanRow, result: RowResult) -> int:
 def accept(request: Request, result: RowResult, token_bytes: Sequence[bytes]) -> Finish | None:
     """Append the drawn tokens up to the first that ends the answer; returns the end, if it is reached.
 
-    Raises :class:`RowError` when the request's grammar refuses what was drawn under its own mask.
+    Raises :class:`RowError` when the grammar refuses what was drawn under its own mask, and whatever else goes
+    wrong: it is this request's trouble alone.
     """
     for index, token_id in enumerate(result.token_ids):
         request.token_ids.append(token_id)
         request.unsent_token_ids.append(token_id)
         if result.logprobs is not None:
             request.unsent_logprobs.append(result.logprobs[index])
-        finish = _finish_behind(request, token_id, token_bytes)
+        try:
+            finish = _finish_behind(request, token_id, token_bytes)
+        except BaseException as error:
+            reraise_exit(error)
+            culprit = "The server" if request.grammar is None else "The grammar"
+            raise RowError(f"{culprit} failed while the answer was generated: {error}") from error
         if finish is not None:
             return finish
     return None
@@ -96,18 +103,13 @@ def _finish_behind(request: Request, token_id: int, token_bytes: Sequence[bytes]
     text = request.stop_state
     begin = text.num_bytes
     match = text.push(token_bytes[token_id] if token_id < len(token_bytes) else b"")
+    is_free = not text.has_stops or _is_free(request)
+    request.thinking.push(token_id, token_bytes)
     is_terminated = False
-    try:
-        was_free = not text.has_stops or _is_free(request)
-        request.thinking.push(token_id, token_bytes)
-        if request.grammar is not None:
-            request.grammar.accept_token(token_id)
-            is_terminated = request.grammar.is_terminated()
-        is_free = was_free and (not text.has_stops or _is_free(request))
-    except Exception as error:
-        # Refused under its own mask, or a grammar library's trouble: this request's alone either way.
-        raise RowError(f"The grammar failed while the answer was generated: {error}") from error
-    if text.has_stops and not is_free:
+    if request.grammar is not None:
+        request.grammar.accept_token(token_id)
+        is_terminated = request.grammar.is_terminated()
+    if text.has_stops and not (is_free and _is_free(request)):
         # Neither thinking nor a form is cut in two; a stop string begins anew behind them.
         match = None
         text.forget()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from constrained.base import BaseGrammarObject
+from constrained.errors import reraise_exit
 from constrained.masks import GrammarMasks
 from scheduler.plan import PlanRow
 
@@ -54,7 +55,8 @@ def _fill_together(masks: GrammarMasks, rows: Sequence[_MaskedRow], errors: dict
         return
     try:
         dead = set(masks.fill([row.grammar for row in rows], [row.start for row in rows]))
-    except Exception:
+    except BaseException as error:
+        reraise_exit(error)
         logger.warning("the masks of a step could not be filled together; looking for the request at fault")
         for row in rows:
             _fill_alone(masks, row, errors)
@@ -66,7 +68,8 @@ def _fill_alone(masks: GrammarMasks, row: _MaskedRow, errors: dict[int, str]) ->
     """Rows behind a draft that is refused or ends the form stay open: what is drawn there is never kept."""
     try:
         masks.fill_drafts(row.grammar, row.start, row.row.draft_token_ids)
-    except Exception as error:
+    except BaseException as error:
+        reraise_exit(error)
         # A grammar library's trouble with one request is not the others'.
         logger.exception("the grammar of request %s failed", row.row.request.group.request_id)
         errors[row.index] = f"The grammar failed while the answer was generated: {error}"

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from constrained.errors import reraise_exit
 from scheduler import admission
 from scheduler.admission import ServingLimits
 from scheduler.config import SchedulerConfig
@@ -92,7 +93,6 @@ class Intake:
         )
         self._live.add(group)
         if message.grammar is None or self._grammar_manager is None:
-            self._bound_thinking(group)
             self._admit(group)
         elif self._grammar_manager.process_req_with_grammar(group):
             self.grammar_queue.add(group)
@@ -156,20 +156,21 @@ class Intake:
 
     def _admit(self, group: RequestGroup) -> None:
         try:
+            if group.message.grammar is None:
+                self._bound_thinking(group)
             choices = make_choices(group, self._num_arrived, self._token_bytes)
-        except Exception as error:
-            if group.grammar is None:
-                raise
-            # A grammar library's trouble with one request is not the others'.
-            logger.exception("the grammar of request %s could not be copied", group.message.request_id)
-            message = f"The grammar could not be started: {error}"
+            self._num_arrived += len(choices)
+            if self._drafter is not None:
+                for request in choices:
+                    request.may_draft = self._drafter.may_draft(request)
+            self._live.start(choices)
+        except BaseException as error:
+            reraise_exit(error)
+            # One request's trouble, such as a grammar library's, is not the others'.
+            logger.exception("request %s could not be started", group.message.request_id)
+            message = f"The request could not be started: {error}"
             self._live.reject(group, ErrorInfo(status=500, type="server_error", message=message))
             return
-        self._num_arrived += len(choices)
-        if self._drafter is not None:
-            for request in choices:
-                request.may_draft = self._drafter.may_draft(request)
-        self._live.start(choices)
         report = _report(group) if group.message.grammar is not None else None
         self._connection.send(group.client, Admitted(request_id=group.message.request_id, grammar=report))
 

@@ -60,9 +60,17 @@ class LiveRequests:
         self._groups[group.client, group.message.request_id] = group
 
     def start(self, choices: Sequence[Request]) -> None:
-        """Queue the choices of a request for a place in the batch."""
+        """Queue the choices of a request for a place in the batch: all of them, or, where that raises, none."""
+        added: list[Request] = []
+        try:
+            for request in choices:
+                self._executor.add(request)
+                added.append(request)
+        except BaseException:
+            for request in added:
+                self._executor.remove(request)
+            raise
         for request in choices:
-            self._executor.add(request)
             self._planner.add(request)
 
     def finish(self, request: Request, finish: Finish) -> None:

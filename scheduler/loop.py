@@ -196,6 +196,7 @@ class Scheduler:
         try:
             finish = acceptance.accept(request, result, self._token_bytes)
         except RowError as error:
+            logger.error("request %s failed", request.group.message.request_id, exc_info=error.__cause__)
             self._live.fail(request.group, error.message)
             return
         num_new = request.num_output - before

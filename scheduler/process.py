@@ -71,7 +71,7 @@ def run_scheduler(
             logger.exception("the scheduler could not start")
         status.send(("failed", str(error) or type(error).__name__))
         raise SystemExit(1) from error
-    from model_runner.ranks import RankError
+    from model_runner.errors import RankError
 
     signals.on_terminate = scheduler.drain
     status.send(("ready", _summary(scheduler.loop.ready)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from model_runner.ranks import RankError
+from model_runner.errors import RankError
 from scheduler.connection import Connection, Events
 from scheduler.messages import FromScheduler
 

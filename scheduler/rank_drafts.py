@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler.drafters.contained import ContainedSource
 from scheduler.drafters.source import DraftSource
 
 if TYPE_CHECKING:
     from model_runner.ranks import Ranks
     from scheduler.request import Request
-
-logger = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, ...]]).decode
@@ -33,7 +31,8 @@ class SharedDrafts(DraftSource):
 
     def __init__(self, name: str, source: DraftSource | None, ranks: Ranks, max_tokens: int) -> None:
         self.name = name
-        self._source = source
+        # Contained here too: a fault on rank 0 must not keep it from the broadcast that the others wait in.
+        self._source = None if source is None else ContainedSource(source)
         self._ranks = ranks
         self._max_tokens = max_tokens
         self._drafts: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -42,19 +41,11 @@ class SharedDrafts(DraftSource):
     def prepare(self, requests: Sequence[Request]) -> None:
         guesses: list[tuple[int, ...]] = []
         if self._source is not None:
-            guesses = self._guesses(self._source, requests)
+            self._source.prepare(requests)
+            guesses = [tuple(self._source.propose(request, (), self._max_tokens)) for request in requests]
         guesses = _decode(self._ranks.broadcast_bytes(_encode(guesses)))
         for request, drafts in zip(requests, guesses, strict=True):
             self._drafts[request.key] = len(request.token_ids), drafts
-
-    def _guesses(self, source: DraftSource, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Of rank 0. The other ranks wait for them, so what the source raises becomes a step without guesses."""
-        try:
-            source.prepare(requests)
-            return [tuple(source.propose(request, (), self._max_tokens)) for request in requests]
-        except Exception:
-            logger.exception("the %s drafter failed; %d requests go on without its drafts", self.name, len(requests))
-            return [()] * len(requests)
 
     def propose(self, request: Request, behind: tuple[int, ...], max_tokens: int) -> Sequence[int]:
         num_known, drafts = self._drafts.get(request.key, (-1, ()))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from constrained.errors import TokenRejectedError, unforeseen
+from constrained.errors import GrammarError, TokenRejectedError, reraise_exit
 from constrained.grammar_object import InvalidGrammarObject
+from scheduler.drafters.contained import ContainedSource
 from scheduler.drafters.source import DraftSource
 from scheduler.drafters.statistics import SourceCounters
 from scheduler.messages import DrafterStats
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 
 class CombinedDrafter:
-    """The drafter of a scheduler (:class:`scheduler.interfaces.Drafter`).
+    """The drafter of a scheduler (:class:`scheduler.interfaces.Drafter`). It raises nothing, whatever a source does.
 
-    Nothing that a source or a grammar raises reaches the loop. A source that raises is not asked again for the requests
-    it was asked for; they go on without its drafts.
+    A grammar that fails while drafts are checked ends its own request, at its next mask.
 
     Parameters
     ----------
@@ -38,7 +35,7 @@ class CombinedDrafter:
 
     def __init__(self, sources: Sequence[DraftSource], vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._sources = tuple(sources)
+        self._sources = tuple(ContainedSource(source) for source in sources)
         self._counters = {source.name: SourceCounters() for source in sources}
         self._wanting: dict[int, tuple[DraftSource, ...]] = {}
         self._parts: dict[int, list[tuple[DraftSource, int]]] = {}
@@ -47,7 +44,7 @@ class CombinedDrafter:
     def may_draft(self, request: Request) -> bool:
         if not request.group.message.may_draft:
             return False
-        wanting = tuple(s for s in self._sources if self._attempt(s, (request,), partial(s.wants, request), False))
+        wanting = tuple(source for source in self._sources if source.wants(request))
         if wanting:
             self._wanting[request.key] = wanting
         return bool(wanting)
@@ -56,7 +53,7 @@ class CombinedDrafter:
         for source in self._sources:
             wanted = [request for request in requests if source in self._wanting.get(request.key, ())]
             if wanted:
-                self._attempt(source, wanted, partial(source.prepare, wanted), None)
+                source.prepare(wanted)
 
     def propose(self, request: Request, max_tokens: int) -> tuple[int, ...]:
         draft: tuple[int, ...] = ()
@@ -65,9 +62,7 @@ class CombinedDrafter:
             room = max_tokens - len(draft)
             if room <= 0:
                 break
-            none: Sequence[int] = ()
-            guess = self._attempt(source, (request,), partial(source.propose, request, draft, room), none)
-            tokens = self._possible(request, draft, guess[:room])
+            tokens = self._possible(request, draft, source.propose(request, draft, room))
             if tokens:
                 draft += tokens
                 parts.append((source, len(tokens)))
@@ -86,35 +81,9 @@ class CombinedDrafter:
             if token in stop_ids:
                 break
         if possible and request.grammar is not None:
-            num_legal = self._num_legal(request, request.grammar, (*before, *possible)) - len(before)
+            num_legal = _num_legal(request, request.grammar, (*before, *possible)) - len(before)
             del possible[max(0, num_legal) :]
         return tuple(possible)
-
-    @staticmethod
-    def _num_legal(request: Request, grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
-        """How many of ``tokens``, from the first on, the grammar takes. Its state is as before afterwards.
-
-        A grammar that fails here may be left in any state, so it is replaced by its error: the step that is being
-        planned fails this request, and no other.
-        """
-        try:
-            return _num_legal(grammar, tokens)
-        except Exception as error:
-            request.grammar = InvalidGrammarObject(grammar.environment, unforeseen(error))
-            return 0
-
-    def _attempt(self, source: DraftSource, requests: Sequence[Request], call: Callable[[], T], otherwise: T) -> T:
-        """The result of ``call``, or ``otherwise`` if it raises; then the source drafts no more for ``requests``."""
-        try:
-            return call()
-        except Exception:
-            ids = ", ".join(request.group.request_id for request in requests)
-            logger.exception("the %s drafter failed and drafts no more for request %s", source.name, ids)
-            for request in requests:
-                others = tuple(other for other in self._wanting.pop(request.key, ()) if other is not source)
-                if others:
-                    self._wanting[request.key] = others
-            return otherwise
 
     def verified(self, request: Request, num_proposed: int, num_accepted: int) -> None:
         """The first ``num_accepted`` of ``num_proposed`` guesses became output; fewer may be asked than proposed."""
@@ -124,7 +93,7 @@ class CombinedDrafter:
             if not proposed:
                 return
             self._counters[source.name].count(proposed, accepted)
-            self._attempt(source, (request,), partial(source.verified, request, proposed, accepted), None)
+            source.verified(request, proposed, accepted)
             if accepted < proposed:
                 return
             num_proposed -= proposed
@@ -133,13 +102,14 @@ class CombinedDrafter:
     def remove(self, request: Request) -> None:
         self._parts.pop(request.key, None)
         for source in self._wanting.pop(request.key, ()):
-            self._attempt(source, (request,), partial(source.remove, request), None)
+            source.remove(request)
 
     def stats(self) -> dict[str, DrafterStats]:
         return {name: counters.snapshot() for name, counters in self._counters.items()}
 
 
-def _num_legal(grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
+def _num_legal(request: Request, grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
+    """How many of ``tokens``, from the first on, the grammar takes. Its state is as before afterwards."""
     accepted = 0
     try:
         for token in tokens:
@@ -149,5 +119,21 @@ def _num_legal(grammar: BaseGrammarObject, tokens: Sequence[int]) -> int:
             accepted += 1
     except TokenRejectedError:
         pass  # the first token that does not fit
-    grammar.rollback(accepted)
+    except BaseException as error:
+        reraise_exit(error)
+        return _give_up(request, grammar, error)
+    try:
+        grammar.rollback(accepted)
+    except BaseException as error:
+        reraise_exit(error)
+        return _give_up(request, grammar, error)
     return accepted
+
+
+def _give_up(request: Request, grammar: BaseGrammarObject, error: BaseException) -> int:
+    """The state of the grammar is unknown: whatever asks it next gets the error, which ends the request."""
+    logger.error("the grammar of request %s failed", request.group.message.request_id, exc_info=error)
+    if not isinstance(error, GrammarError):
+        error = GrammarError(f"{type(error).__name__} while drafts were checked")
+    request.grammar = InvalidGrammarObject(grammar.environment, error)
+    return 0

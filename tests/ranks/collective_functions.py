@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from model_runner.config import RankConfig
-from model_runner.errors import ModelLoadError
-from model_runner.ranks import RankError, Ranks
+from model_runner.errors import ModelLoadError, RankError
+from model_runner.ranks import Ranks
 
 
 def meet(config: RankConfig) -> Ranks:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from model_runner.ranks import RankError
+from model_runner.errors import RankError
 
 TIMEOUT = 20.0
 
