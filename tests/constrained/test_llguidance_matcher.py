@@ -37,7 +37,7 @@ def little_fuel(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def start(engines: AutoGrammarBackend) -> BaseGrammarObject:
     backend = engines.backend("llguidance")
-    return backend.deserialize(LARK.encode())
+    return backend.deserialize(b"g" + LARK.encode())
 
 
 def feed(grammar: BaseGrammarObject, text: bytes) -> BaseGrammarObject:
@@ -100,7 +100,7 @@ def test_in_a_batch_the_one_at_fault_is_told_from_the_others(
     environment_with: Callable[..., GrammarEnvironment],
 ) -> None:
     environment = environment_with(parallel_fill_rows=2, fill_threads=2)
-    start = AutoGrammarBackend(environment).backend("llguidance").deserialize(LARK.encode())
+    start = AutoGrammarBackend(environment).backend("llguidance").deserialize(b"g" + LARK.encode())
     good = [feed(start.copy(), b"ab") for _ in range(4)]
     broken = feed(start.copy(), b"q")
     mask = start.allocate_vocab_mask(environment.vocab_size, 5)
