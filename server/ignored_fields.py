@@ -23,7 +23,13 @@ IGNORED_NESTED_FIELDS: dict[str, str] = {
     "stream_options.include_obfuscation": "events are not padded",
     "messages[].tool_calls[].index": "part of a streamed answer, sent back in the history",
     "messages[].annotations": "part of an earlier answer, sent back in the history",
+    "messages[].parsed": "added by OpenAI's client: what it parsed of the content",
+    "messages[].tool_calls[].function.parsed_arguments": "added by OpenAI's client: what it parsed of the arguments",
+    "messages[].reasoning_details": "thinking in the form of another service",
     "messages[].content[].prompt_cache_breakpoint": "prefixes are matched by their tokens, no mark is needed",
+    "messages[].cache_control": "prefixes are matched by their tokens, no mark is needed",
+    "messages[].content[].cache_control": "prefixes are matched by their tokens, no mark is needed",
+    "tools[].cache_control": "prefixes are matched by their tokens, no mark is needed",
 }
 """The same, for fields inside others."""
 
@@ -36,6 +42,20 @@ REFUSED_FIELDS: dict[str, str] = {
     "length_penalty": "beam search is not served.",
 }
 """Field of a completions request that is a 400, and why."""
+
+NEUTRAL_VALUES: dict[str, object] = {"suffix": "", "use_beam_search": False, "length_penalty": 1.0}
+"""Values of refused fields that ask for nothing, and so are accepted."""
+
+REFUSED_NESTED_FIELDS: dict[str, str] = {
+    "messages[].prefix": "to go on in the last message set 'continue_final_message'.",
+    "messages[].content[].document_url": "only text is served.",
+    "messages[].content[].image": "only text is served.",
+    "messages[].content[].video": "only text is served.",
+    "response_format.value": 'give the schema as {"type": "json_schema", "json_schema": {"schema": ...}}.',
+    "tools[].name": 'give the function as {"type": "function", "function": {"name": ...}}.',
+    "tools[].parameters": 'give the function as {"type": "function", "function": {"name": ...}}.',
+}
+"""Field of other servers and interfaces inside a known one, and what to do instead."""
 
 RENAMED_FIELDS: dict[str, str] = {
     "guided_json": "json_schema",

@@ -97,8 +97,9 @@ class SamplingFields(RequestModel):
     """The same as min_tokens."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Divides the logits; 0 is greedy. Unset: the model's, or 1."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Keeps the likeliest tokens that together have this share of the probability. Unset: the model's, or 1."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """Keeps the likeliest tokens that together have this share of the probability; 0 keeps the likeliest. Unset: the
+    model's, or 1."""
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     """Keeps this many of the likeliest tokens; -1 keeps all. Unset: the model's, or -1."""
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -189,12 +190,15 @@ def sampling_params(
         value = getattr(fields, name)
         return float(value if value is not None else defaults.get(name, neutral))
 
+    temperature, top_p = resolved("temperature", 1.0), resolved("top_p", 1.0)
+    if top_p == 0.0:  # keeps the likeliest token alone
+        temperature, top_p = 0.0, 1.0
     params = SamplingParams(
         max_tokens=max_tokens,
         n=n,
         min_tokens=fields.min_tokens or fields.min_new_tokens or 0,
-        temperature=resolved("temperature", 1.0),
-        top_p=resolved("top_p", 1.0),
+        temperature=temperature,
+        top_p=top_p,
         top_k=_top_k(fields.top_k, defaults),
         min_p=resolved("min_p", 0.0),
         seed=fields.seed,

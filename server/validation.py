@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from server.errors import BadRequestError
-from server.ignored_fields import IGNORED_FIELDS, REFUSED_FIELDS, RENAMED_FIELDS
+from server.ignored_fields import (
+    IGNORED_FIELDS,
+    NEUTRAL_VALUES,
+    REFUSED_FIELDS,
+    REFUSED_NESTED_FIELDS,
+    RENAMED_FIELDS,
+)
+
+_INDEX = re.compile(r"\[[0-9]+\]")
 
 _Model = TypeVar("_Model", bound="RequestModel")
 _Item = TypeVar("_Item")
@@ -26,7 +35,10 @@ List = Annotated[list[_Item], _FailFast()]
 
 
 class RequestModel(BaseModel):
-    """Base of all request bodies: no coercion between JSON types, no unknown fields, no infinities."""
+    """Base of all request bodies: no coercion between JSON types, no unknown fields, no infinities.
+
+    A known field that is ``null`` counts as left out, as it does at OpenAI.
+    """
 
     model_config = ConfigDict(
         strict=True,
@@ -39,11 +51,19 @@ class RequestModel(BaseModel):
     fields_elsewhere: ClassVar[Mapping[str, str]] = {}
     """Fields that are often sent to the wrong endpoint, and what to do instead."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, body: Any) -> Any:
+        if not isinstance(body, dict) or None not in body.values():
+            return body
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in body.items() if value is not None or name not in known}
+
 
 def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
     """Check ``body`` against ``model``.
 
-    A field that is explicitly ``null`` counts as left out, as it does at OpenAI. Published ignored fields are dropped.
+    Published ignored fields are dropped.
 
     Raises
     ------
@@ -54,10 +74,9 @@ def validate_request(model: type[_Model], body: Mapping[str, Any]) -> _Model:
     fields: dict[str, Any] = {}
     for name, value in body.items():
         if name in known:
-            if value is not None:
-                fields[name] = value
+            fields[name] = value
         elif name in REFUSED_FIELDS:
-            if value is not None:
+            if value is not None and value != NEUTRAL_VALUES.get(name):
                 raise BadRequestError(f"'{name}' is refused: {REFUSED_FIELDS[name]}", param=name, code="unsupported")
         elif name not in IGNORED_FIELDS:
             raise _unknown_field(model, known, name)
@@ -110,6 +129,9 @@ def _from_pydantic(error: ValidationError, body: dict[str, Any]) -> BadRequestEr
     details = alternatives[0]
     path = field_path(details["loc"], body)
     if details["type"] == "extra_forbidden":
+        hint = REFUSED_NESTED_FIELDS.get(_INDEX.sub("[]", path))
+        if hint is not None:
+            return BadRequestError(f"'{path}' is refused: {hint}", param=path, code="unsupported")
         return BadRequestError(f"Unknown field '{path}'.", param=path, code="unknown_field")
     if details["type"] == "missing":
         return BadRequestError(f"The field '{path}' is required.", param=path, code="missing_field")

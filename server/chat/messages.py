@@ -47,11 +47,15 @@ def _message(message: ChatMessage, path: str, knows_developer: bool, calls: dict
         plain["name"] = message.name
     if message.tool_calls:
         plain["tool_calls"] = [_tool_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)]
+        own: set[str] = set()
         for index, call in enumerate(plain["tool_calls"]):
-            if call["id"] in calls:
+            if call["id"] in own:
                 place = f"{path}.tool_calls[{index}].id"
-                raise BadRequestError(f"'{place}' is {call['id'][:100]!r}, the id of an earlier call.", param=place)
-            calls[call["id"]] = call["function"]["name"]
+                raise BadRequestError(
+                    f"'{place}' is {call['id'][:100]!r}, the id of another call of this message.", param=place
+                )
+            own.add(call["id"])
+            calls[call["id"]] = call["function"]["name"]  # agents may number the calls of each turn anew
     if message.function_call is not None:
         function = _function(message.function_call, f"{path}.function_call")
         plain["tool_calls"] = [{"id": f"call_{len(calls)}", "type": "function", "function": function}]
@@ -67,8 +71,9 @@ def _message(message: ChatMessage, path: str, knows_developer: bool, calls: dict
         plain.setdefault("name", calls[message.tool_call_id])
     if role == "function":
         plain["role"] = "tool"
-    if message.reasoning_content is not None:
-        plain["reasoning_content"] = message.reasoning_content
+    thinking = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if thinking is not None:
+        plain["reasoning_content"] = thinking
     return plain
 
 
@@ -80,7 +85,7 @@ def _refuse_misplaced(message: ChatMessage, path: str) -> None:
             f"'{path}' has both 'function_call' and 'tool_calls'; give one of them.", param=f"{path}.function_call"
         )
     if message.role != "assistant":
-        for field in ("refusal", "tool_calls", "function_call", "reasoning_content"):
+        for field in ("refusal", "tool_calls", "function_call", "reasoning_content", "reasoning"):
             if getattr(message, field) is not None:
                 raise BadRequestError(
                     f"'{path}.{field}' belongs to the role 'assistant', not '{message.role}'.", param=f"{path}.{field}"
@@ -100,14 +105,10 @@ def _content(message: ChatMessage, path: str) -> str:
     if isinstance(content, str):
         return content
     if content is None:
-        if message.role == "function" or (
-            message.role == "assistant"
-            and (message.tool_calls or message.function_call or message.refusal or message.reasoning_content)
-        ):
+        said = ("tool_calls", "function_call", "refusal", "reasoning_content", "reasoning")
+        if message.role == "function" or any(getattr(message, field) is not None for field in said):
             return message.refusal or ""
         raise BadRequestError(f"The field '{path}.content' is required.", param=f"{path}.content", code="missing_field")
-    if not content:
-        raise BadRequestError(f"'{path}.content' has no parts.", param=f"{path}.content")
     return "\n".join(_part(part, f"{path}.content[{i}]", message.role) for i, part in enumerate(content))
 
 
@@ -145,6 +146,8 @@ def _function(function: FunctionCall, path: str) -> dict[str, Any]:
         raise BadRequestError(
             f"'{path}.arguments' is not valid JSON: {str(error)[:200]}.", param=f"{path}.arguments"
         ) from error
+    if arguments is None:  # some agent frameworks write a call without arguments so
+        arguments = {}
     if not isinstance(arguments, dict):
         raise BadRequestError(f"'{path}.arguments' must hold a JSON object.", param=f"{path}.arguments")
     return {"name": function.name, "arguments": arguments}

@@ -30,6 +30,8 @@ class ContentPart(RequestModel):
     """Refused."""
     prompt_cache_breakpoint: Any = None
     """Ignored: prefixes are matched by their tokens."""
+    cache_control: Any = None
+    """Ignored: prefixes are matched by their tokens."""
 
 
 class FunctionCall(RequestModel):
@@ -37,6 +39,8 @@ class FunctionCall(RequestModel):
     """The function."""
     arguments: str
     """Its arguments as JSON text."""
+    parsed_arguments: Any = None
+    """Ignored: OpenAI's client adds what it parsed of `arguments`."""
 
 
 class CustomCall(RequestModel):
@@ -76,12 +80,20 @@ class ChatMessage(RequestModel):
     """In a `tool` message: the call that it answers."""
     reasoning_content: str | None = None
     """Thinking of an earlier answer."""
+    reasoning: str | None = None
+    """The same as `reasoning_content`, as other servers spell it."""
+    reasoning_details: Any = None
+    """Ignored: thinking in the form of another service."""
     audio: Any = None
     """Refused."""
     function_call: FunctionCall | None = None
     """Of an earlier answer to `functions`."""
     annotations: Any = None
     """Ignored: part of an earlier answer."""
+    parsed: Any = None
+    """Ignored: OpenAI's client adds what it parsed of `content`."""
+    cache_control: Any = None
+    """Ignored: prefixes are matched by their tokens."""
 
 
 class PredictionPart(RequestModel):

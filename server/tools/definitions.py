@@ -54,12 +54,14 @@ class CustomDefinition(RequestModel):
 class Tool(RequestModel):
     """One of ``tools``."""
 
-    type: Literal["function", "custom"]
+    type: Literal["function", "custom"] = "function"
     """Which of the two below is given."""
     function: FunctionDefinition | None = None
     """With type function."""
     custom: CustomDefinition | None = None
     """With type custom: a tool whose input is a text."""
+    cache_control: Any = None
+    """Ignored: prefixes are matched by their tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +235,7 @@ def _read_choice(
         return "auto", tuple(offered), False
     if choice == "none":
         return "none", (), False
-    if choice == "required" and path == "tool_choice":
+    if choice in ("required", "any") and path == "tool_choice":  # "any" is Mistral's word
         return "required", tuple(offered), False
     if not isinstance(choice, dict):
         raise BadRequestError(

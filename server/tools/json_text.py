@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
 _OUTSIDE = re.compile(r'[{}\[\]"]')
 _INSIDE = re.compile(r'["\\]')
+_MAX_DEPTH = 200
+"""Of JSON inside a text. A template writes it out again, deeper in the stack than where it is parsed."""
 
 
 class JsonEnd:
@@ -52,12 +55,18 @@ def strict_loads(text: str) -> Any:
     Raises
     ------
     ValueError
-        Also for NaN, infinities and nesting too deep to parse.
+        Also for what could not be written out again: NaN, numbers beyond a double, lone surrogates, and nesting deeper
+        than 200 levels.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        if text.count("{") + text.count("[") > _MAX_DEPTH:
+            _check_depth(value)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if "\\ud" in text or "\\uD" in text:
+        dump(value).encode()
+    return value
 
 
 def is_json(text: str) -> bool:
@@ -91,3 +100,24 @@ def held_length(text: str, marker: str) -> int:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return number
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [child for child in children if isinstance(child, (dict, list))]

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.tools.forms import Format
+from server.tools.json_text import dump, strict_loads
 
 _DEFINITIONS = ("$defs", "definitions")
 _DESCRIPTIONS = frozenset({"title", "description", "$schema", "examples", "default", "deprecated", "$comment"})
 _SPLITTABLE = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINITIONS, *_DESCRIPTIONS})
+
+
+_TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,31 @@ class Property:
         return schema.keys() - _DESCRIPTIONS - set(_DEFINITIONS) <= {"type", "enum"} and all(
             isinstance(choice, str) for choice in self.choices
         )
+
+    @property
+    def types(self) -> frozenset[str]:
+        """JSON types that a value may have."""
+        definitions = {
+            f"#/{place}/{name}": schema
+            for place in _DEFINITIONS
+            if isinstance(self.surroundings.get(place), dict)
+            for name, schema in self.surroundings[place].items()
+        }
+        return _types(self.schema, definitions, frozenset())
+
+    def may_be(self, value: Any) -> bool:
+        """Whether a JSON value has a declared type."""
+        return bool(self.types & _types_of(value))
+
+    def as_json(self, text: str) -> str:
+        """A value that a model wrote as it liked, as JSON text of a declared type where it can be read as one."""
+        stripped = text.strip()
+        stripped = _PYTHON_LITERALS.get(stripped, stripped)
+        try:
+            is_declared = self.may_be(strict_loads(stripped))
+        except ValueError:
+            return dump(text)
+        return stripped if is_declared or "string" not in self.types else dump(text)
 
     @property
     def choices(self) -> list[Any]:
@@ -64,6 +94,42 @@ def declared_properties(parameters: dict[str, Any]) -> Iterator[Property]:
     required = parameters.get("required") or ()
     for name, schema in (parameters.get("properties") or {}).items():
         yield Property(name, schema, name in required, surroundings)
+
+
+def _types(schema: Any, definitions: dict[str, Any], seen: frozenset[str]) -> frozenset[str]:
+    """JSON types that a schema leaves; more than it does where it says so in other ways than the usual ones."""
+    if schema is False:
+        return frozenset()
+    if not isinstance(schema, dict):
+        return _TYPES
+    left = _TYPES
+    if isinstance(declared := schema.get("type"), (str, list)):
+        names = {declared} if isinstance(declared, str) else {name for name in declared if isinstance(name, str)}
+        left &= names | ({"integer"} if "number" in names else set())
+    if "const" in schema:
+        left &= _types_of(schema["const"])
+    if isinstance(choices := schema.get("enum"), list):
+        left &= frozenset().union(*map(_types_of, choices))
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference in definitions and reference not in seen:
+        left &= _types(definitions[reference], definitions, seen | {reference})
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(members := schema.get(keyword), list):
+            left &= frozenset().union(*(_types(member, definitions, seen) for member in members))
+    for member in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+        left &= _types(member, definitions, seen)
+    return left
+
+
+def _types_of(value: Any) -> frozenset[str]:
+    """The names that schemas have for the type of a value."""
+    if isinstance(value, bool):
+        return frozenset({"boolean"})
+    if isinstance(value, (int, float)):
+        is_whole = isinstance(value, int) or value.is_integer()
+        return frozenset({"number", "integer"} if is_whole else {"number"})
+    names = {str: "string", list: "array", dict: "object", type(None): "null"}
+    return frozenset({names[type(value)]})
 
 
 def _stays_in_definitions(value: Any) -> bool:

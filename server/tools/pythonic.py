@@ -74,7 +74,8 @@ class PythonicParser(ToolCallParser):
         name = _NAME.match(rest, 1) if rest[0] == "[" else None
         if name is not None and name[1] in self.tools:
             self._begin_literal()
-            self._buffer = rest[1:] if self.is_constrained else rest
+            if self.is_constrained:
+                self._buffer = rest[1:]
             self._state = self._name if self.is_constrained else self._list
             return True
         if rest[0] == "[" and name is None and _NAME_BEGINNING.fullmatch(rest, 1):

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from server.tools.events import CallArguments, CallBegin, CallEnd, Event
+from server.tools.events import CallArguments, CallBegin, CallEnd, Event, collect
 from server.tools.forms import ANY_TEXT, Format, constant, either, optional, sequence, tag
 from server.tools.hermes import CLOSE, OPEN, tagged_calls_among_words
 from server.tools.json_text import dump, escaped, held_length, is_json, strict_loads
@@ -83,7 +83,9 @@ class Qwen3CoderParser(ToolCallParser):
         if position < 0:
             return False
         call = self._buffer[: position + len(CLOSE)]
-        events = self._read_whole(call, is_json_certain=True) or self._read_whole(call, is_json_certain=False)
+        events = self._read_whole(call, is_json_certain=True)
+        if not self._has_declared_types(events):
+            events = self._read_whole(call, is_json_certain=False) or events
         if events:
             self._take(len(call))
             self._events += events
@@ -98,6 +100,12 @@ class Qwen3CoderParser(ToolCallParser):
         reader._is_json_certain = is_json_certain
         events = reader.add(call)
         return events if reader._state == reader._start and not reader._buffer and _is_call(events) else []
+
+    def _has_declared_types(self, events: Sequence[Event]) -> bool:
+        calls = collect(events).calls
+        declared = {one.name: one for call in calls for one in declared_properties(self.tools[call.name])}
+        values = {name: value for call in calls for name, value in strict_loads(call.arguments).items()}
+        return bool(calls) and all(one.may_be(values[name]) for name, one in declared.items() if name in values)
 
     def _open(self) -> bool:
         rest = self._buffer[len(OPEN) :].lstrip()
@@ -146,14 +154,14 @@ class Qwen3CoderParser(ToolCallParser):
             self._to_json, self._quote = escaped, '"'
         else:
             # Under a grammar it is JSON already.
-            self._to_json, self._quote = (str if self._is_json_certain else _as_json), ""
+            self._to_json, self._quote = (str if self._is_json_certain else one.as_json), ""
         self._events.append(CallArguments(opening + self._quote))
         self._state = self._value
 
     def _value(self) -> bool:
         position = self._value_end()
         if position < 0:
-            if self._to_json is not _as_json:
+            if self._to_json in (escaped, str):  # anything else needs the whole value
                 held = held_length(self._buffer, "\n" + _PARAMETER_END) or held_length(self._buffer, _PARAMETER_END)
                 size = len(self._buffer) - (held or self._buffer.endswith("\\"))
                 self._show(self._take(size))
@@ -204,16 +212,6 @@ def _parameter_format(one: Property, origin: str) -> Format:
 def _is_text(one: Property) -> bool:
     """Whether the value stands as it is."""
     return one.is_plain_text and not any(_PARAMETER_END in choice for choice in one.choices)
-
-
-def _as_json(value: str) -> str:
-    stripped = value.strip()
-    try:
-        strict_loads(stripped)
-    except ValueError:
-        literal = {"True": "true", "False": "false", "None": "null"}.get(stripped)
-        return literal or dump(value)
-    return stripped
 
 
 def _is_call(events: Sequence[Event]) -> bool:

@@ -94,7 +94,8 @@ def test_a_malformed_call_comes_back_as_text(name, text):
 
 
 @pytest.mark.parametrize("name", sorted(set(TOOL_PARSERS) - {"harmony"}))
-@hypothesis.given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
+@hypothesis.given(pieces=st.lists(st.sampled_from([*PIECES, "\n", " ", "\t"]), max_size=10))
+@hypothesis.example(pieces=["\n", "[get_weather("])
 @hypothesis.settings(max_examples=80)
 def test_without_calls_an_unconstrained_text_is_kept_to_the_letter(name, pieces):
     text = "".join(pieces)
