@@ -10,12 +10,13 @@ TEST_FLAGS ?=
 # Without an NVIDIA GPU torch is pinned, so that its newest CUDA build is not fetched for nothing.
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
-.PHONY: help serve install install-dev test lint format types bench bench-step bench-sampling bench-grammar bench-http bench-drafters bench-tools \
-  bench-parallel test-parallel docs clean
+.PHONY: help serve install install-dev test test-random test-parallel lint format types bench bench-step bench-sampling \
+  bench-grammar bench-http bench-drafters bench-tools bench-parallel docs clean
 
 help:
 	@echo "make serve          install, fetch the default model, serve it on 127.0.0.1:30000 (SERVE_FLAGS='--port 8000')"
 	@echo "make test           install what tests need and run them (TEST_FLAGS='-k chat')"
+	@echo "make test-random    new random examples for the tests that have them, and more of them; run it by hand"
 	@echo "make test-parallel  of the tests, those of many ranks"
 	@echo "make install        install Scansion into $(VENV) (PYTHON=python3.12 chooses the interpreter)"
 	@echo "make lint           check style and the layering of the packages"
@@ -53,6 +54,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(BIN)/python
 
 test: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_FLAGS)
+
+test-random: install-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile random --timeout 1200 $(TEST_FLAGS)
 
 test-parallel: install-dev
 	$(BIN)/python -m pytest tests/ranks tests/end_to_end/test_parallel.py $(TEST_FLAGS)

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # A folder below, since this one has folders that are named as the packages under test.
 sys.path.insert(0, str(Path(__file__).parent / "certificates"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test machines have few cores
+
+# `ci`, the default, draws the same examples on every run, so that luck decides nothing; `random` (make test-random)
+# draws new ones. A busy machine fails no property: no deadline. One that failed stays as an @example.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("random", derandomize=False, deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start receive signals, though the caller of the tests ignores them.
+
+    Processes inherit what is ignored (``nohup`` and many runners ignore SIGINT and SIGHUP), but no handler. This
+    process goes on ignoring them, by a handler that does nothing.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin each test, and the fixtures it is the first to use, with the same seeds."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,6 @@ FORM = reasoning_format("think")
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 PIECES = ["<think>", "</think>", "<think", "</thi", " ", "\n\n", "a", "word", "<", ">", "/", "é😀"]
 
-hypothesis.settings.register_profile("reasoning", deadline=None)
-hypothesis.settings.load_profile("reasoning")
-
 
 def split(pieces, state, **options):
     splitter = ReasoningSplitter(FORM, state, **options)

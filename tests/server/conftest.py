@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import openai
 import pytest
 import uvicorn
@@ -26,10 +25,6 @@ from server.config import HttpConfig
 from server.context import ServerContext
 from server.models.assets import ModelAssets
 from server.worker import uvicorn_config
-
-# A busy machine is no failure of a property.
-hypothesis.settings.register_profile("server", deadline=None)
-hypothesis.settings.load_profile("server")
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

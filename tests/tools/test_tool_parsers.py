@@ -16,9 +16,6 @@ from server.tools.registry import TOOL_PARSERS, recognise, tool_parser
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_texts import LOOSE, MALFORMED_CASES, RECORDED, RECORDED_CASES, SCHEMAS, calls_of
 
-hypothesis.settings.register_profile("tools", deadline=None)
-hypothesis.settings.load_profile("tools")
-
 PIECES = sorted(
     {
         "<tool_call>", "</tool_call>", '{"name": "get_weather", "arguments": ', '{"city": "Oslo"}', "}", "{", "[", "]",
