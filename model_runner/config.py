@@ -18,7 +18,7 @@ class RunnerConfig:
     """A ``.gguf`` file, or a folder with ``config.json`` (and safetensors, unless ``load_format`` is dummy)."""
     load_format: LoadFormat = "auto"
     dtype: DtypeName = "auto"
-    """``auto``: bfloat16 where the device computes it well, otherwise float32."""
+    """``auto``: bfloat16, and float32 on a GPU that does not compute bfloat16."""
     device: str = "auto"
     """``cpu``, ``cuda``, ``cuda:N``; ``auto``: CUDA when there is one."""
     attention_backend: str = "auto"

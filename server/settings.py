@@ -90,8 +90,8 @@ class ServeSettings(BaseSettings):
     )
     dtype: DtypeName = _model(
         RunnerConfig.dtype,
-        "Type to compute in. auto: bfloat16 where the device computes it well, else float32. In float32 an answer does "
-        "not depend on what else runs.",
+        "Type to compute in. auto: bfloat16, and float32 on a GPU without it. Only under float32 does an answer not "
+        "depend on what else runs; it is slower.",
     )
     context_length: int | None = _model(
         None, "Most tokens of prompt and answer together. Unset: the model's own.", metavar="TOKENS", ge=1

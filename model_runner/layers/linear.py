@@ -1,6 +1,7 @@
 """Matrix products with a weight that is loaded once.
 
-At bfloat16 and float16 the kernel may depend on the number of rows. At float32 every product is computed in tiles of
+At bfloat16 and float16 the kernel may depend on the number of rows: a CPU without instructions for such products
+computes those of many rows in float32. At float32 every product is computed in tiles of
 exactly :data:`ROW_TILE` rows, the last one filled up with zeros: the kernel sees one shape only, and no element of a
 product's row depends on another row or on the row's place in the tile, so that a row's bits never depend on the batch.
 """
@@ -13,6 +14,11 @@ import torch
 from torch.nn import functional
 
 ROW_TILE = 16
+NATIVE_ROWS = 3
+"""Up to so many rows torch's own kernel is the faster one on a CPU without instructions for the type. It reads the
+weight once for each row; a conversion reads it once and costs about as much as three rows."""
+BLOCK_NUMEL = 1 << 20
+"""Elements of a weight that are converted at a time: they stay in the cache until they are multiplied."""
 
 
 class Linear(Protocol):
@@ -43,6 +49,30 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         product: torch.Tensor = self._product(x, self._weight, self._bias, "none", [], "")
         return product
+
+
+class ConvertedLinear:
+    """Products of a bfloat16 or float16 weight, computed in float32 block by block when there are enough rows."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._block_rows = max(1, BLOCK_NUMEL // weight.shape[1])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] <= NATIVE_ROWS:
+            return functional.linear(x, self._weight, self._bias)
+        wide = x.float()
+        num_outputs, num_inputs = self._weight.shape
+        product = wide.new_empty((x.shape[0], num_outputs))
+        block = wide.new_empty((min(self._block_rows, num_outputs), num_inputs))
+        for start in range(0, num_outputs, self._block_rows):
+            part = self._weight[start : start + self._block_rows]
+            converted = block[: part.shape[0]].copy_(part)
+            torch.mm(wide, converted.t(), out=product[:, start : start + part.shape[0]])
+        if self._bias is not None:
+            product += self._bias
+        return product.to(x.dtype)
 
 
 class TiledLinear:
@@ -86,6 +116,8 @@ def build_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, is_exact: b
         if not is_shared:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROW_TILE)
         product = PackedLinear(weight, bias)
+    elif weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float16):
+        product = ConvertedLinear(weight, bias)
     else:
         product = DenseLinear(weight, bias)
     return TiledLinear(product) if is_exact else product
@@ -95,7 +127,10 @@ def _onednn_computes(dtype: torch.dtype) -> bool:
     if not torch._C._has_mkldnn:
         return False
     if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        # On x86 oneDNN takes bfloat16 from AVX-512 on; without AVX512-BF16 or AMX its products are emulated and slow.
+        has = torch.cpu.get_capabilities()
+        is_emulated = has["architecture"] == "x86_64" and not (has["avx512_bf16"] or has["amx_bf16"])
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and not is_emulated
     if dtype == torch.float16:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return dtype == torch.float32

@@ -148,8 +148,7 @@ def load_transformers_model(
     _freeze_long_rope(model, model_config, context_length)
     if ranks is not None:
         compute_over_ranks(model, ranks, is_exact=dtype == torch.float32)
-    if dtype == torch.float32:
-        _compute_in_tiles(model)
+    _compute_products(model, is_exact=dtype == torch.float32)
     probe, vocab_size = _probe(model, device)
     _check_windows(model_config, probe)
     if ranks is not None:
@@ -223,8 +222,8 @@ def _freeze_long_rope(model: Any, model_config: PretrainedConfig, context_length
         module.original_inv_freq.copy_(frequencies)
 
 
-def _compute_in_tiles(model: nn.Module) -> None:
-    """Make every product of float32 independent of the number of rows, but those that something else computes."""
+def _compute_products(model: nn.Module, *, is_exact: bool) -> None:
+    """Let our own layers compute every product, but those that something else computes already."""
     for module in model.modules():
         if "forward" in vars(module):
             continue
@@ -235,4 +234,4 @@ def _compute_in_tiles(model: nn.Module) -> None:
         else:
             continue
         bias = None if module.bias is None else module.bias.data
-        compute_by(module, build_linear(weight, bias, is_exact=True, is_shared=True))
+        compute_by(module, build_linear(weight, bias, is_exact=is_exact, is_shared=True))
