@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from constrained.schema.numbers import Bound
+from constrained.schema.pattern.derivative import matches
 from constrained.schema.pattern.tree import Node
-from constrained.schema.shapes import Contains, Literal
+from constrained.schema.shapes import Condition, Contains, Literal
+
+if TYPE_CHECKING:
+    from constrained.schema.solver import Choice
 
 ATOMS = frozenset({"null", "true", "false", "integer", "fraction", "string", "array", "object"})
 """JSON's types, with booleans split by value and numbers into whole and others."""
@@ -34,12 +40,30 @@ def atoms_of(types: str | list[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class PropertyGroup:
-    """``properties``, ``patternProperties`` and ``additionalProperties`` of one schema, which belong together."""
+    """``properties``, ``patternProperties`` and ``additionalProperties`` of one schema, which belong together.
+
+    Or, in their place among the others, alternatives that are still to be taken.
+    """
 
     properties: dict[str, Literal]
     patterns: tuple[tuple[Node, Literal], ...] = ()
     additional: Literal | None = None
     scopes: Scopes = ()
+    choice: Choice | None = None
+    """Alternatives that wait until everything else is known of the object."""
+    condition: Condition | None = None
+    """Alternatives that name properties alone, and stay together."""
+
+
+def literals_for(name: str, groups: Iterable[PropertyGroup]) -> Iterator[Literal]:
+    """Schemas that hold for the value of one property."""
+    for group in groups:
+        found = [literal for language, literal in group.patterns if matches(language, name)]
+        if name in group.properties:
+            found.insert(0, group.properties[name])
+        elif not found and group.additional is not None:
+            found = [group.additional]
+        yield from found
 
 
 @dataclass(frozen=True)
@@ -91,6 +115,8 @@ class Conjunction:
     min_items: int = 0
     max_items: int | None = None
     contains: tuple[Contains, ...] = ()
+    contained: tuple[tuple[Literal, Scopes], ...] = ()
+    """Schemas of ``contains``: items that satisfy one count as looked at within the scopes."""
     is_unique: bool = False
     property_groups: tuple[PropertyGroup, ...] = ()
     required: tuple[str, ...] = ()

@@ -120,12 +120,14 @@ def _check_text(text: str, what: str) -> None:
 class Document:
     """A schema and every place in it that a reference may name."""
 
-    def __init__(self, text: str, limits: Limits, *, strict: bool = False) -> None:
+    def __init__(self, text: str, limits: Limits, *, strict: bool = False, closes_objects: bool = False) -> None:
         value = parse_json(text, limits)
         if not isinstance(value, dict | bool):
             raise SchemaError(f"a schema is an object or a boolean, not {_kind(value)}")
         self.limits = limits
         self.strict = strict
+        self.closes_objects = closes_objects
+        """Whether an object that declares properties and says nothing of others takes none, if that leaves values."""
         self._nodes: dict[int, SchemaNode] = {}
         self._resources: dict[str, SchemaNode] = {}
         self._anchors: dict[tuple[str, str], SchemaNode] = {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 
 from constrained.schema.conjunction import Conjunction, ItemGroup
 from constrained.schema.finish_object import object_shapes
 from constrained.schema.pattern import tree
-from constrained.schema.pattern.derivative import matches
+from constrained.schema.pattern.derivative import is_empty, matches
 from constrained.schema.pattern.tree import Node
 from constrained.schema.shapes import (
     ArrayShape,
@@ -18,8 +18,13 @@ from constrained.schema.shapes import (
     NumberShape,
     Shape,
     StringShape,
+    goal_of,
+    is_plainly_empty,
 )
 from constrained.schema.solver import Solver
+
+_MAX_STATES = 64
+"""Most states of an automaton that is built to see whether a string can have any value."""
 
 
 def finish(solver: Solver, conjunction: Conjunction) -> Iterator[Shape]:
@@ -31,7 +36,7 @@ def finish(solver: Solver, conjunction: Conjunction) -> Iterator[Shape]:
     if "string" in conjunction.atoms:
         yield from _string_shape(conjunction)
     if "array" in conjunction.atoms:
-        yield from _array_shape(conjunction)
+        yield from _array_shape(solver, conjunction)
     if "object" in conjunction.atoms:
         yield from object_shapes(solver, conjunction)
 
@@ -43,20 +48,6 @@ def string_language(solver: Solver, goal: Goal) -> Node:
         for shape in solver.shapes(goal)
         if isinstance(shape, StringShape)
     )
-
-
-def goal_of(literals: Iterable[Literal]) -> Goal:
-    """Goal without the literals that hold anyway."""
-    return frozenset(one for one in literals if not _holds_anyway(one))
-
-
-def _holds_anyway(literal: Literal) -> bool:
-    value = literal.node.value
-    return value is literal.is_positive or (value == {} and literal.is_positive)
-
-
-def is_plainly_empty(goal: Goal) -> bool:
-    return any(isinstance(one.node.value, bool) and one.node.value is not one.is_positive for one in goal)
 
 
 def _number_shape(conjunction: Conjunction) -> Iterator[Shape]:
@@ -129,13 +120,13 @@ def _string_shape(conjunction: Conjunction) -> Iterator[Shape]:
     if conjunction.excluded_strings:
         parts.append(tree.complement(tree.literals(sorted(conjunction.excluded_strings))))
     language = tree.both(parts)
-    if language != tree.NOTHING:
+    if not is_empty(language, _MAX_STATES):
         length_only = not conjunction.languages and not conjunction.excluded_strings
         yield StringShape(language, None, length_only, low, high)
 
 
-def _array_shape(conjunction: Conjunction) -> Iterator[Shape]:
-    groups = [*conjunction.item_groups, *_unevaluated(conjunction)]
+def _array_shape(solver: Solver, conjunction: Conjunction) -> Iterator[Shape]:
+    groups = [*conjunction.item_groups, *_unevaluated(solver, conjunction)]
     length = max((len(group.prefix) for group in groups), default=0)
     prefix = []
     for index in range(length):
@@ -167,7 +158,7 @@ def _array_shape(conjunction: Conjunction) -> Iterator[Shape]:
     )
 
 
-def _unevaluated(conjunction: Conjunction) -> Iterator[ItemGroup]:
+def _unevaluated(solver: Solver, conjunction: Conjunction) -> Iterator[ItemGroup]:
     for one in conjunction.unevaluated_items:
         groups = [group for group in conjunction.item_groups if one.scope in group.scopes]
         is_covered = any(one.scope in other.outer for other in conjunction.unevaluated_items)
@@ -175,4 +166,13 @@ def _unevaluated(conjunction: Conjunction) -> Iterator[ItemGroup]:
             continue
         length = max((len(group.prefix) for group in groups), default=0)
         known = max(groups, key=lambda group: len(group.prefix)).prefix if groups else ()
-        yield ItemGroup(known[:length], one.literal)
+        contained = [literal for literal, scopes in conjunction.contained if one.scope in scopes]
+        yield ItemGroup(known[:length], _any_of(solver, [one.literal, *contained]))
+
+
+def _any_of(solver: Solver, literals: list[Literal]) -> Literal:
+    if len(literals) == 1:
+        return literals[0]
+    nodes = [literal.node for literal in dict.fromkeys(literals)]
+    pointer = " or ".join(node.pointer for node in nodes)
+    return Literal(solver.document.synthetic({"anyOf": [node.value for node in nodes]}, pointer, nodes[0]), True)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
-from constrained.schema.conjunction import Conjunction, NeededKey, PropertyGroup
+from constrained.schema.conjunction import Conjunction, NeededKey, PropertyGroup, literals_for
 from constrained.schema.errors import UnenforceableError
 from constrained.schema.pattern import tree
 from constrained.schema.pattern.derivative import finite_strings, is_empty, matches
 from constrained.schema.pattern.tree import Node
-from constrained.schema.shapes import Goal, KeyClass, Literal, ObjectShape, Property
+from constrained.schema.shapes import (
+    Condition,
+    Goal,
+    KeyClass,
+    Literal,
+    ObjectShape,
+    Property,
+    goal_of,
+    is_plainly_empty,
+)
 
 if TYPE_CHECKING:
     from constrained.schema.solver import Solver
@@ -26,17 +38,36 @@ def object_shapes(solver: Solver, conjunction: Conjunction) -> Iterator[ObjectSh
     required = dict.fromkeys(conjunction.required)
     if not conjunction.absent.isdisjoint(required):
         return
+    conditions = [group.condition for group in conjunction.property_groups if group.condition is not None]
     groups = [*conjunction.property_groups, *_unevaluated(conjunction)]
     languages = [_names_of(solver, literal) for literal in conjunction.name_literals]
     names = _declared_names(groups, required, languages)
-    if solver.document.strict:
-        groups += _closing(solver, groups)
-    for extra_literals, extra_required, needed in _place_needed(conjunction, names):
-        shape = _shape(
-            solver, conjunction, groups, languages, names, extra_literals, {**required, **extra_required}, needed
+    declared = _Declared(conjunction, groups, languages, conditions)
+    conditional = _close(solver, declared, names)
+    placed = _place_needed(conjunction, declared, names, required)
+    for extra_literals, extra_required, needed in placed:
+        yield from _shapes(solver, declared, names, extra_literals, {**required, **extra_required}, needed, conditional)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What a conjunction says of keys."""
+
+    conjunction: Conjunction
+    groups: list[PropertyGroup]
+    languages: list[Node]
+    conditions: list[Condition]
+
+    def literals(self, name: str) -> list[Literal]:
+        return list(literals_for(name, self.groups))
+
+    def allows(self, name: str) -> bool:
+        """Whether the key may occur, by the look of it."""
+        return (
+            name not in self.conjunction.absent
+            and all(matches(language, name) for language in self.languages)
+            and not is_plainly_empty(frozenset(self.literals(name)))
         )
-        if shape is not None:
-            yield shape
 
 
 def _names_of(solver: Solver, literal: Literal) -> Node:
@@ -49,7 +80,13 @@ def _declared_names(groups: list[PropertyGroup], required: dict[str, None], lang
     names: dict[str, None] = {}
     for group in groups:
         names |= dict.fromkeys(group.properties)
+        if group.condition is not None:
+            names |= dict.fromkeys(name for option in group.condition.options for name, _ in option.goals)
     names |= required
+    for group in groups:
+        if group.condition is not None:
+            for option in group.condition.options:
+                names |= dict.fromkeys([*option.required, *sorted(option.absent)])
     # A short list of possible keys is as good as declared ones, and each then occurs at most once.
     for language in [*languages, *(language for group in groups for language, _ in group.patterns)]:
         listed = _listed(language)
@@ -63,16 +100,46 @@ def _listed(language: Node) -> list[str] | None:
     return finite_strings(language, _MAX_LISTED_KEYS)
 
 
-def _closing(solver: Solver, groups: list[PropertyGroup]) -> list[PropertyGroup]:
-    """OpenAI's strict: an object that declares properties and says nothing of others has no others."""
-    if not any(group.properties for group in groups):
-        return []
+def _close(solver: Solver, declared: _Declared, names: list[str]) -> frozenset[str]:
+    """Close an object that declares properties and says nothing of others; the names that conditions alone declare.
+
+    OpenAI's ``strict`` closes it whatever else it asks for. A server that closes such objects of its own accord leaves
+    open what needs further keys, and takes required names as declared: every answer is a value of the schema, and no
+    schema loses all of its values.
+    """
+    document, conjunction, groups = solver.document, declared.conjunction, declared.groups
+    if not document.strict and not document.closes_objects:
+        return frozenset()
     if any(group.additional is not None or group.patterns for group in groups):
-        return []
-    nothing = Literal(solver.document.synthetic(False, "", solver.document.root), True)
-    anything = Literal(solver.document.synthetic(True, "", solver.document.root), True)
-    known = {name: anything for group in groups for name in group.properties}
-    return [PropertyGroup(known, (), nothing)]
+        return frozenset()
+    own = {name for group in groups for name in group.properties}
+    options = [option for condition in declared.conditions for option in condition.options]
+    conditional = {name for option in options for name, _ in option.goals}
+    if not own and not conditional:
+        return frozenset()
+    if not document.strict:
+        own.update(conjunction.required)
+        conditional.update(name for option in options for name in option.required)
+        known = [name for name in names if declared.allows(name)]
+        if conjunction.needed_keys or declared.languages or conjunction.min_properties > len(known):
+            return frozenset()
+    nothing = Literal(document.synthetic(False, "", document.root), True)
+    anything = Literal(document.synthetic(True, "", document.root), True)
+    groups.append(PropertyGroup(dict.fromkeys(own | conditional, anything), (), nothing))
+    return frozenset(conditional - own)
+
+
+def explain_required(solver: Solver, conjunction: Conjunction, name: str) -> None:
+    """Say that a required property is what leaves an object without values."""
+    if any(name in group.properties for group in conjunction.property_groups):
+        message = f"the property {name!r} is required, but can have no value"
+    else:
+        closed = "'strict' closes the object" if solver.document.strict else "the object takes no such key"
+        message = (
+            f"{name!r} is required but not declared, and {closed}: declare it under 'properties', or take it out of "
+            "'required'"
+        )
+    solver.explain(message, conjunction.pointers.get("required", ""))
 
 
 def _unevaluated(conjunction: Conjunction) -> Iterator[PropertyGroup]:
@@ -88,30 +155,48 @@ def _unevaluated(conjunction: Conjunction) -> Iterator[PropertyGroup]:
 _Placed = tuple[dict[str, list[Literal]], dict[str, None], tuple[NeededKey, ...]]
 
 
-def _place_needed(conjunction: Conjunction, names: list[str]) -> Iterator[_Placed]:
+def _place_needed(
+    conjunction: Conjunction, declared: _Declared, names: list[str], required: dict[str, None]
+) -> Iterator[_Placed]:
     """Ways in which the keys that must exist can be declared ones, or undeclared ones, in every order."""
     options: list[_Placed] = [({}, {}, ())]
+    possible = [name for name in names if declared.allows(name)]
     for needed in conjunction.needed_keys:
-        grown = [
-            (literals, required, (*open_keys[:at], needed, *open_keys[at:]))
-            for literals, required, open_keys in options
-            for at in range(len(open_keys) + 1)
-        ]
-        grown += [
-            (literals, required, (*open_keys[:at], _merged(open_keys[at], needed), *open_keys[at + 1 :]))
-            for literals, required, open_keys in options
-            for at in range(len(open_keys))
-        ]
-        for name in names:
-            if name in needed.excluded or (needed.language is not None and not matches(needed.language, name)):
+        fitting = [name for name in possible if _fits(needed, name)]
+        grown: list[_Placed] = []
+        for literals, also_required, open_keys in options:
+            present = [name for name in fitting if name in required or name in also_required]
+            if any(_has(needed, [*declared.literals(name), *literals.get(name, [])]) for name in present):
+                grown.append((literals, also_required, open_keys))  # a key that occurs anyway answers the need
                 continue
-            for literals, required, open_keys in options:
-                merged = {**literals, name: [*literals.get(name, []), *needed.literals]}
-                grown.append((merged, {**required, name: None}, open_keys))
-        options = grown
+            for at in range(len(open_keys) + 1):
+                grown.append((literals, also_required, (*open_keys[:at], needed, *open_keys[at:])))
+            for at, one in enumerate(open_keys):
+                merged = (*open_keys[:at], _merged(one, needed), *open_keys[at + 1 :])
+                grown.append((literals, also_required, merged))
+            for name in fitting:
+                more = {**literals, name: [*literals.get(name, []), *needed.literals]}
+                grown.append((more, {**also_required, name: None}, open_keys))
+        options = [one for one in grown if _has_room(declared, one[2])]
         if len(options) > _MAX_PLACES:
             raise UnenforceableError("too many keys that must exist at once", needed.pointer)
     yield from options
+
+
+def _fits(needed: NeededKey, name: str) -> bool:
+    return name not in needed.excluded and (needed.language is None or matches(needed.language, name))
+
+
+def _has(needed: NeededKey, literals: list[Literal]) -> bool:
+    return goal_of(needed.literals) <= goal_of(literals)
+
+
+def _has_room(declared: _Declared, open_keys: tuple[NeededKey, ...]) -> bool:
+    """Whether undeclared keys may occur at all, where some must."""
+    return not open_keys or not any(
+        one.additional is not None and not one.patterns and is_plainly_empty(frozenset([one.additional]))
+        for one in declared.groups
+    )
 
 
 def _merged(one: NeededKey, other: NeededKey) -> NeededKey:
@@ -125,60 +210,64 @@ def _merged(one: NeededKey, other: NeededKey) -> NeededKey:
     )
 
 
-def _shape(
+def _shapes(
     solver: Solver,
-    conjunction: Conjunction,
-    groups: list[PropertyGroup],
-    languages: list[Node],
+    declared: _Declared,
     names: list[str],
     extra_literals: dict[str, list[Literal]],
     required: dict[str, None],
     needed: tuple[NeededKey, ...],
-) -> ObjectShape | None:
-    from constrained.schema.finish import goal_of, is_plainly_empty
-
+    conditional: frozenset[str],
+) -> Iterator[ObjectShape]:
+    conjunction, groups, languages = declared.conjunction, declared.groups, declared.languages
     properties: list[Property] = []
     for name in names:
-        literals = [*_literals_for(name, groups), *extra_literals.get(name, [])]
-        goal = goal_of(literals)
-        possible = name not in conjunction.absent and all(matches(language, name) for language in languages)
-        if not possible or is_plainly_empty(goal):
-            if name in required:
-                return None
-            continue
-        properties.append(Property(name, goal, name in required))
+        goal = goal_of([*declared.literals(name), *extra_literals.get(name, [])])
+        if declared.allows(name) and not is_plainly_empty(goal):
+            properties.append(Property(name, goal, name in required, name in conditional))
+        elif name in required:
+            explain_required(solver, conjunction, name)
+            return
+    conditions = _possible(declared.conditions, {one.name for one in properties}, required)
+    if conditions is None:
+        return
     taken = sorted({*names, *conjunction.absent})
     base = list(languages)
     if taken:
         base.append(tree.complement(tree.literals(taken)))
     # Keys that nothing describes have a bound on their length; patterns are their author's business.
     bound = [] if languages else [tree.repeat(tree.ANY_CHAR, 0, solver.limits.max_key_length)]
-    extra = [
+    classes = [
         KeyClass(tree.both([language, *(bound if is_open else []), *base]), goal)
         for language, is_open, goal in _key_classes(groups, conjunction)
     ]
-    needed_extra = tuple(one for one in (_needed_class(key, extra) for key in needed) if one is not None)
-    if len(needed_extra) < len(needed):
-        return None
+    extra = [one for one in classes if not is_empty(one.language)]
     least, most = conjunction.min_properties, conjunction.max_properties
     if most is not None and most < max(least, len(required)):
-        return None
+        return
     if least > len(properties) and not extra:
-        return None
+        return
     pointer = next(
         (conjunction.pointers[k] for k in ("minProperties", "maxProperties") if k in conjunction.pointers), ""
     )
-    return ObjectShape(tuple(properties), tuple(extra), least, most, needed_extra, pointer)
+    places = [_needed_classes(key, extra) for key in needed]
+    if prod(map(len, places)) > _MAX_PLACES:
+        raise UnenforceableError("too many keys that must exist at once", needed[0].pointer)
+    for needed_extra in product(*places):
+        yield ObjectShape(tuple(properties), tuple(extra), least, most, needed_extra, pointer, conditions)
 
 
-def _literals_for(name: str, groups: list[PropertyGroup]) -> Iterator[Literal]:
-    for group in groups:
-        found = [literal for language, literal in group.patterns if matches(language, name)]
-        if name in group.properties:
-            found.insert(0, group.properties[name])
-        elif not found and group.additional is not None:
-            found = [group.additional]
-        yield from found
+def _possible(conditions: list[Condition], names: set[str], required: dict[str, None]) -> tuple[Condition, ...] | None:
+    """The conditions without options that the rest rules out; ``None`` where one has none left."""
+    left: list[Condition] = []
+    for condition in conditions:
+        options = tuple(
+            one for one in condition.options if names.issuperset(one.required) and one.absent.isdisjoint(required)
+        )
+        if not options:
+            return None
+        left.append(replace(condition, options=options))
+    return tuple(left)
 
 
 def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[tuple[Node, bool, Goal]]:
@@ -186,8 +275,6 @@ def _key_classes(groups: list[PropertyGroup], conjunction: Conjunction) -> list[
 
     The flag tells classes with keys that match none of the patterns.
     """
-    from constrained.schema.finish import goal_of, is_plainly_empty
-
     patterns = list(dict.fromkeys(language for group in groups for language, _ in group.patterns))
     patterns = [language for language in patterns if _listed(language) is None]
     subsets: list[tuple[Node, ...]] = [()]
@@ -225,14 +312,10 @@ def _exactly(subset: tuple[Node, ...], patterns: list[Node]) -> Node:
     return tree.both([*subset, *rest])
 
 
-def _needed_class(needed: NeededKey, extra: list[KeyClass]) -> KeyClass | None:
+def _needed_classes(needed: NeededKey, extra: list[KeyClass]) -> list[KeyClass]:
+    """Classes of undeclared keys among which a key that must exist can be."""
     wanted = [needed.language] if needed.language is not None else []
     if needed.excluded:
         wanted.append(tree.complement(tree.literals(sorted(needed.excluded))))
     options = [KeyClass(tree.both([*wanted, one.language]), one.goal.union(needed.literals)) for one in extra]
-    options = [one for one in options if is_empty(one.language) is not True]
-    if len(options) > 1:
-        raise UnenforceableError(
-            "a key that must exist and may match several patterns is not supported", needed.pointer
-        )
-    return options[0] if options else None
+    return [one for one in options if not is_empty(one.language) and not is_plainly_empty(one.goal)]

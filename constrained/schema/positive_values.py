@@ -155,13 +155,16 @@ def _items(context: Context, _: Any) -> list[Work]:
 def _contains(context: Context, _: Any) -> list[Work]:
     low = int(context.value.get("minContains", 1))
     high = context.value.get("maxContains")
-    goal = frozenset({context.child("contains")})
-    if low == 0 and high is None:
-        return []
-    if context.scopes and "unevaluatedItems" in context.value:
-        raise unsupported("contains beside unevaluatedItems is not supported", context.node, "contains")
-    one = Contains(goal, low, None if high is None else int(high), pointer=context.pointer("contains"))
-    return context.limit(lambda c: setattr(c, "contains", (*c.contains, one)), "contains")
+    literal = context.child("contains")
+    work: list[Work] = []
+    if context.node.draft != 2019:  # where contains is no annotation
+        contained = (literal, context.scopes)
+        work.append(Apply(lambda c: setattr(c, "contained", (*c.contained, contained))))
+    if low > 0 or high is not None:
+        goal = frozenset({literal})
+        one = Contains(goal, low, None if high is None else int(high), pointer=context.pointer("contains"))
+        work += context.limit(lambda c: setattr(c, "contains", (*c.contains, one)), "contains")
+    return work
 
 
 def _pattern(context: Context, value: str) -> list[Work]:
@@ -181,7 +184,7 @@ def _format(context: Context, value: str) -> list[Work]:
 
 def _content(context: Context, value: Any, keyword: str = "contentMediaType") -> list[Work]:
     """Assertions up to draft 7, where a validator may make them; annotations since."""
-    if context.node.draft in (2019, 2020):
+    if context.node.draft not in keywords.LEGACY_DRAFTS:
         return []
     raise unsupported(
         "the content of a string is not checked; leave this out, or name a newer $schema", context.node, keyword

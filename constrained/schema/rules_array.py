@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations, product
+from itertools import combinations
 from typing import TYPE_CHECKING
 
+from constrained.schema.array_machine import ArrayMachine
 from constrained.schema.errors import UnenforceableError
-from constrained.schema.finish import goal_of
 from constrained.schema.numbers import spelled
 from constrained.schema.pattern.derivative import finite_strings
 from constrained.schema.rules_object import Segment, separated
-from constrained.schema.shapes import (
-    ArrayShape,
-    ConstantShape,
-    Contains,
-    Goal,
-    Literal,
-    NumberShape,
-    StringShape,
-)
+from constrained.schema.shapes import ArrayShape, ConstantShape, Goal, NumberShape, StringShape
 
 if TYPE_CHECKING:
+    from constrained.schema.solver import Solver
     from constrained.schema.writer import GrammarWriter
 
-_MAX_STATES = 3_000
 _MAX_DISTINCT = 60
 """llguidance's parametric rules carry 64 bits."""
 
@@ -80,103 +72,26 @@ def _plain(writer: GrammarWriter, shape: ArrayShape) -> str | None:
 
 
 def _counted(writer: GrammarWriter, shape: ArrayShape) -> str | None:
-    """An automaton over (position, members of each ``contains`` so far), both only as far as they matter."""
-    machine = _Counter(writer, shape)
-    options = []
-    for symbol, after in machine.transitions(machine.start):
-        state = machine.state(after)
-        options.append(f"{writer.open_array} {symbol} {state} {writer.close_array}")
-    machine.finish()
+    machine = ArrayMachine(shape, writer.solver.is_inhabited)
+    targets = dict.fromkeys(after for steps in machine.steps.values() for _, after in steps)
+    names = {state: writer.reserve() for state in targets}
+    for state, name in names.items():
+        loops, exits = [], ['""'] if machine.is_final(state) else []
+        for goal, after in machine.steps[state]:
+            if after == state:
+                loops.append(writer.value(goal))
+            else:
+                exits.append(f"{writer.comma} {writer.value(goal)} {names[after]}")
+        loop = f"({writer.comma} ({' | '.join(loops)}))* " if loops else ""
+        body = " | ".join(exits)
+        writer.define(name, f"{loop}({body})" if loop else body)
+    options = [
+        f"{writer.open_array} {writer.value(goal)} {names[after]} {writer.close_array}"
+        for goal, after in machine.steps.get(machine.start, ())
+    ]
     if machine.is_final(machine.start):
         options.append(writer.empty_array)
     return " | ".join(options) or None
-
-
-_State = tuple[int, tuple[int, ...]]
-
-
-class _Counter:
-    def __init__(self, writer: GrammarWriter, shape: ArrayShape) -> None:
-        self.writer = writer
-        self.shape = shape
-        self.contains = shape.contains
-        starts = max((one.start for one in self.contains), default=0)
-        self.bound = max(len(shape.prefix), starts, shape.min_items)
-        if shape.max_items is not None:
-            self.bound = shape.max_items
-        self.caps = tuple(one.low if one.high is None else one.high + 1 for one in self.contains)
-        size = self.bound + 1
-        for cap in self.caps:
-            size *= cap + 1
-        if size > _MAX_STATES:
-            raise UnenforceableError("contains on an array this long", self.contains[0].pointer)
-        self.start: _State = (0, (0,) * len(self.contains))
-        self.names: dict[_State, str] = {}
-        self.pending: list[_State] = []
-
-    def is_final(self, state: _State) -> bool:
-        position, hits = state
-        enough = all(hit >= one.low for hit, one in zip(hits, self.contains, strict=True))
-        return enough and position >= self.shape.min_items
-
-    def state(self, state: _State) -> str:
-        if state not in self.names:
-            self.names[state] = self.writer.reserve()
-            self.pending.append(state)
-        return self.names[state]
-
-    def finish(self) -> None:
-        while self.pending:
-            state = self.pending.pop()
-            loops, exits = [], ['""'] if self.is_final(state) else []
-            for symbol, after in self.transitions(state):
-                if after == state:
-                    loops.append(symbol)
-                else:
-                    exits.append(f"{self.writer.comma} {symbol} {self.state(after)}")
-            loop = f"({self.writer.comma} ({' | '.join(loops)}))* " if loops else ""
-            # A state without a way out still needs a body; nothing leads from it to an accepted text.
-            body = " | ".join(exits) if exits else f"{self.writer.comma} {self.names[state]}"
-            self.writer.define(self.names[state], f"{loop}({body})" if loop else body)
-
-    def transitions(self, state: _State) -> list[tuple[str, _State]]:
-        position, hits = state
-        if self.shape.max_items is not None and position >= self.shape.max_items:
-            return []
-        is_prefix = position < len(self.shape.prefix)
-        base = self.shape.prefix[position] if is_prefix else self.shape.rest
-        if base is None:
-            return []
-        found = []
-        for choice in product((False, True), repeat=len(self.contains)):
-            goal, after = base, list(hits)
-            possible = True
-            for index, (is_hit, one) in enumerate(zip(choice, self.contains, strict=True)):
-                if position < one.start:
-                    possible = possible and not is_hit
-                elif is_hit:
-                    goal |= one.goal
-                    after[index] = min(hits[index] + 1, self.caps[index])
-                    possible = possible and (one.high is None or after[index] <= one.high)
-                elif one.high is not None:
-                    goal |= _opposite(one)
-            if possible and self.writer.solver.is_inhabited(goal_of(goal)):
-                next_state = (min(position + 1, self.bound), tuple(after))
-                if not _is_covered(choice, hits, self.caps):
-                    found.append((self.writer.value(goal_of(goal)), next_state))
-        return found
-
-
-def _is_covered(choice: tuple[bool, ...], hits: tuple[int, ...], caps: tuple[int, ...]) -> bool:
-    """A further hit of a count that is already full changes nothing."""
-    return any(is_hit and hit >= cap for is_hit, hit, cap in zip(choice, hits, caps, strict=True))
-
-
-def _opposite(one: Contains) -> Goal:
-    if len(one.goal) != 1:
-        raise UnenforceableError("an upper bound on several schemas at once", one.pointer)
-    (literal,) = one.goal
-    return frozenset({Literal(literal.node, not literal.is_positive)})
 
 
 def _distinct(writer: GrammarWriter, shape: ArrayShape) -> str | None:
@@ -185,7 +100,7 @@ def _distinct(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     goals = list(shape.prefix) + ([shape.rest] if shape.rest is not None else [])
     if shape.rest is None and all(not writer.solver.is_inhabited(one | other) for one, other in combinations(goals, 2)):
         return _plain(writer, shape)
-    values = _listed(writer, goals[0]) if len(goals) == 1 else None
+    values = distinct_values(writer.solver, goals[0]) if len(goals) == 1 else None
     if values is None or shape.prefix:
         raise UnenforceableError(
             f"uniqueItems can be enforced for at most {_MAX_DISTINCT} listed item values, or where maxItems is 1",
@@ -198,10 +113,10 @@ def _distinct(writer: GrammarWriter, shape: ArrayShape) -> str | None:
     return writer.distinct(values, shape.min_items, high, shape.pointer)
 
 
-def _listed(writer: GrammarWriter, goal: Goal) -> list[str] | None:
+def distinct_values(solver: Solver, goal: Goal) -> list[str] | None:
     """Texts of the values of a goal, when they are few and scalar."""
     texts: list[str] = []
-    for shape in writer.solver.shapes(goal):
+    for shape in solver.shapes(goal):
         if isinstance(shape, ConstantShape):
             texts.append(shape.text)
         elif isinstance(shape, NumberShape) and shape.allowed is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from math import lcm
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor, gcd, lcm
 from typing import TYPE_CHECKING
 
 from constrained.schema import numbers
@@ -11,6 +13,7 @@ from constrained.schema.errors import UnenforceableError
 from constrained.schema.finish import is_multiple
 from constrained.schema.numbers import Bound
 from constrained.schema.pattern import tree
+from constrained.schema.pattern.derivative import is_empty
 from constrained.schema.pattern.tree import Node
 from constrained.schema.shapes import NumberShape
 
@@ -45,6 +48,35 @@ def number_symbol(writer: GrammarWriter, shape: NumberShape) -> str | None:
         parts = [language, *(numbers.with_fractions(one) for one in endings if one is not None)]
         return writer.token(tree.both(parts))
     return _native(writer, shape)
+
+
+@lru_cache(maxsize=4_096)
+def is_empty_number(shape: NumberShape, digits: numbers.Digits) -> bool:
+    """Whether no number has the shape, as far as that is clear."""
+    if shape.allowed is not None:
+        return not shape.allowed
+    if shape.multiples and not shape.excluded and not shape.not_multiples and shape.takes_integers:
+        return not _has_multiple(shape)
+    if shape.takes_integers and not shape.takes_fractions:
+        listed = _listed_integers(shape)
+        if listed is not None:
+            return not listed
+    endings = [_endings(step) for step in shape.multiples]
+    parts = [numbers.with_fractions(one) for one in endings if one is not None]
+    return is_empty(tree.both([_language(shape, digits), *parts])) is True
+
+
+def _has_multiple(shape: NumberShape) -> bool:
+    """Whether a multiple of all the steps, and of 1 among whole numbers, lies between the bounds."""
+    if shape.low is None or shape.high is None:
+        return True
+    ratios = [one.as_integer_ratio() for one in shape.multiples]
+    ratios += [(1, 1)] if not shape.takes_fractions else []
+    step = Fraction(lcm(*(top for top, _ in ratios)), gcd(*(bottom for _, bottom in ratios)))
+    low, high = Fraction(shape.low.value) / step, Fraction(shape.high.value) / step
+    least = floor(low) + 1 if shape.low.is_exclusive else ceil(low)
+    most = ceil(high) - 1 if shape.high.is_exclusive else floor(high)
+    return least <= most
 
 
 def _language(shape: NumberShape, digits: numbers.Digits) -> Node:

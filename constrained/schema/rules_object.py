@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from constrained.schema.errors import UnenforceableError
-from constrained.schema.shapes import ObjectShape
+from constrained.schema.object_machine import Move, ObjectMachine, State
+from constrained.schema.shapes import Goal, ObjectShape
 
 if TYPE_CHECKING:
     from constrained.schema.writer import GrammarWriter
 
 _MAX_COUNTED_STATES = 20_000
 _MAX_NEEDED_COUNT = 24
-
-
-@dataclass(frozen=True)
-class _Pair:
-    symbols: str
-    is_required: bool
 
 
 @dataclass(frozen=True)
@@ -57,126 +52,114 @@ def _repeated(comma: str, one: Segment) -> str:
 
 
 def object_body(writer: GrammarWriter, shape: ObjectShape) -> str | None:
-    """Alternatives of an object shape; ``None`` when a required property can have no value."""
-    solver = writer.solver
-    pairs: list[_Pair] = []
-    for one in shape.properties:
-        if solver.is_inhabited(one.goal):
-            pairs.append(_Pair(f"{writer.declared_key(one.name)} {writer.value(one.goal)}", one.is_required))
-        elif one.is_required:
-            return None
-    classes = [one for one in shape.extra if solver.is_inhabited(one.goal)]
-    extra = " | ".join(f"{writer.key_class(one.language)} {writer.value(one.goal)}" for one in classes)
-    if not all(solver.is_inhabited(one.goal) for one in shape.needed_extra):
+    """Alternatives of an object shape; ``None`` when it holds no object."""
+    machine = _machine(writer, shape)
+    if max(machine.low, machine.high or 0) * len(shape.properties) > _MAX_COUNTED_STATES:
+        raise UnenforceableError("minProperties or maxProperties on so many properties", shape.pointer)
+    if not machine.is_possible:
         return None
+    classes = [one for one in shape.extra if writer.solver.is_inhabited(one.goal)]
+    extra = " | ".join(f"{writer.key_class(one.language)} {writer.value(one.goal)}" for one in classes)
     needed = [writer.rule(f"{writer.key_class(one.language)} {writer.value(one.goal)}") for one in shape.needed_extra]
-    return _Members(writer, shape, pairs, extra and writer.rule(extra), needed).body()
+    return _Members(writer, machine, extra and writer.rule(extra), needed).body()
+
+
+def _machine(writer: GrammarWriter, shape: ObjectShape) -> ObjectMachine:
+    """Lenient, without the last conditions where all are too many."""
+    while True:
+        try:
+            return ObjectMachine(shape, writer.solver.is_inhabited)
+        except UnenforceableError as error:
+            if not shape.conditions:
+                raise
+            kept = len(shape.conditions) // 2
+            for one in shape.conditions[kept:]:
+                writer.solver.give_up(UnenforceableError(error.message, one.pointer))
+            shape = replace(shape, conditions=shape.conditions[:kept])
 
 
 class _Members:
-    """The members of one object, counted only as far as its bounds ask."""
+    """The members of one object."""
 
-    def __init__(
-        self, writer: GrammarWriter, shape: ObjectShape, pairs: list[_Pair], extra: str, needed: list[str]
-    ) -> None:
+    def __init__(self, writer: GrammarWriter, machine: ObjectMachine, extra: str, needed: list[str]) -> None:
         self.writer = writer
-        self.pairs = pairs
+        self.machine = machine
+        self.properties = machine.shape.properties
         self.extra = extra
         self.needed = needed
-        self.pointer = shape.pointer
-        required = sum(one.is_required for one in pairs) + len(needed)
-        self.low = shape.min_properties if shape.min_properties > required else 0
-        self.high = shape.max_properties
-        if self.high is not None and not extra and self.high >= len(pairs):
-            self.high = None
-        self.tails: dict[tuple[int, int], str | None] = {}
-        counted = max(self.low, self.high or 0)
-        if counted * len(pairs) > _MAX_COUNTED_STATES:
-            raise UnenforceableError("minProperties or maxProperties on so many properties", shape.pointer)
-        if self.low > 1 and extra:
+        self.pointer = machine.shape.pointer
+        if machine.low > 1 and extra:
             # A context-free grammar cannot compare keys that it does not know beforehand.
-            writer.solver.notice(shape.pointer, "a repeated undeclared key counts each time towards minProperties")
-
-    def count(self, count: int) -> int:
-        """Counts that no bound tells apart are one."""
-        return min(count, self.low) if self.high is None else count
+            writer.solver.notice(self.pointer, "a repeated undeclared key counts each time towards minProperties")
 
     def body(self) -> str | None:
         writer = self.writer
+        tails = self._tails()
         options: list[str] = []
-        for index, pair in enumerate(self.pairs):
-            tail = self.tail(index + 1, self.count(1))
-            if tail is not None:
-                options.append(f"{pair.symbols} {tail}".strip())
-            if pair.is_required:
-                break
-        else:
-            options += [one for one in self.extras(0, is_first=True) or [] if one]
+        state: State | None = self.machine.start
+        for index in range(len(self.properties)):
+            if state is not None:
+                move = self.machine.layers[index][state]
+                options += self._taken(index, move, tails[index + 1])
+                state = move.skipped
         body = []
+        if state is not None:
+            options += [one for one in self.extras(state, is_first=True) if one]
+            if not self.needed and self.machine.low == 0:
+                body.append(writer.empty_object)
         if options:
             members = options[0] if len(options) == 1 else writer.rule(" | ".join(options))
-            body.append(f"{writer.open_object} {members} {writer.close_object}")
-        if self.low == 0 and not self.needed and not any(one.is_required for one in self.pairs):
-            body.append(writer.empty_object)
+            body.insert(0, f"{writer.open_object} {members} {writer.close_object}")
         return " | ".join(body) or None
 
-    def tail(self, start: int, count: int) -> str | None:
-        """Symbol of what may follow once ``count`` members stand before property ``start``; ``""`` for nothing."""
-        if self.high is not None and count > self.high:
-            return None
-        if (start, count) in self.tails:
-            return self.tails[(start, count)]
-        # Built from the end, so that no property list is too long for the stack.
-        for index in range(len(self.pairs), start - 1, -1):
-            counts = range(count, count + index - start + 1) if self.low or self.high is not None else (0,)
-            for one in sorted({self.count(c) for c in counts}):
-                if (index, one) not in self.tails:
-                    self.tails[(index, one)] = self._tail(index, one)
-        return self.tails[(start, count)]
+    def _tails(self) -> dict[int, dict[State, str]]:
+        """Symbols of what may follow, by the property before which a state is; ``""`` for nothing.
 
-    def _tail(self, index: int, count: int) -> str | None:
+        Built from the end, so that no property list is too long for the stack.
+        """
+        last: dict[State, str] = {}
+        for state in self.machine.layers[-1]:
+            options = self.extras(state, is_first=False)
+            last[state] = self.writer.rule(" | ".join(one or '""' for one in options)) if any(options) else ""
+        tails = {len(self.properties): last}
+        for index in range(len(self.properties) - 1, 0, -1):
+            moves = self.machine.layers[index].items()
+            tails[index] = {state: self._tail(index, move, tails[index + 1]) for state, move in moves}
+        return tails
+
+    def _tail(self, index: int, move: Move, after: dict[State, str]) -> str:
         writer = self.writer
-        if self.high is not None and count > self.high:
-            return None
-        if index == len(self.pairs):
-            options = self.extras(count, is_first=False)
-            if options is None:
-                return None
-            return writer.rule(" | ".join(one or '""' for one in options)) if any(options) else ""
-        pair = self.pairs[index]
-        following = self.count(count + 1)
-        if (index + 1, following) not in self.tails:
-            self.tails[(index + 1, following)] = self._tail(index + 1, following)
-        taken = self.tails[(index + 1, following)]
-        with_pair = None if taken is None else f"{writer.comma} {pair.symbols} {taken}".strip()
-        if pair.is_required:
-            return None if with_pair is None else writer.rule(with_pair)
-        skipped = self.tails[(index + 1, count)]
-        if with_pair is None:
+        taken = self._taken(index, move, after)
+        if move.skipped is None:
+            return writer.rule(" | ".join(f"{writer.comma} {one}" for one in taken))
+        skipped = after[move.skipped]
+        if not taken:
             return skipped
-        if skipped is None:
-            return writer.rule(with_pair)
-        if skipped == taken:
-            return writer.rule(f"({writer.comma} {pair.symbols})? {taken}".strip())
-        return writer.rule(f"{with_pair} | {skipped or chr(34) * 2}")
+        if len(taken) == 1 and after[move.taken[0][1]] == skipped:
+            return writer.rule(f"({writer.comma} {self._pair(index, move.taken[0][0])})? {skipped}".strip())
+        return writer.rule(" | ".join([*(f"{writer.comma} {one}" for one in taken), skipped or '""']))
 
-    def extras(self, count: int, *, is_first: bool) -> list[str] | None:
-        """Alternatives of the undeclared members; ``None`` when the bounds cannot be met."""
-        low = max(self.low - count, 0)
-        high = None if self.high is None else self.high - count
+    def _taken(self, index: int, move: Move, after: dict[State, str]) -> list[str]:
+        return [f"{self._pair(index, goal)} {after[state]}".strip() for goal, state in move.taken]
+
+    def _pair(self, index: int, goal: Goal) -> str:
+        return f"{self.writer.declared_key(self.properties[index].name)} {self.writer.value(goal)}"
+
+    def extras(self, state: State, *, is_first: bool) -> list[str]:
+        """Alternatives of the undeclared members behind the properties."""
+        room = self.machine.room(state)
+        if room is None:
+            return []
+        low, high = room
         if not self.extra:
-            return None if low > 0 or self.needed else [""]
+            return [""]
         if not self.needed:
-            if high is not None and low > high:
-                return None
             return separated(self.writer.comma, [Segment(self.extra, low, high)], is_first=is_first)
         return self._extras_with_needed(low, high, is_first=is_first)
 
-    def _extras_with_needed(self, low: int, high: int | None, *, is_first: bool) -> list[str] | None:
+    def _extras_with_needed(self, low: int, high: int | None, *, is_first: bool) -> list[str]:
         """Needed keys in their order, others between them, counted where a bound asks."""
         count = len(self.needed)
-        if high is not None and high < max(low, count):
-            return None
         if max(low, high or 0) > _MAX_NEEDED_COUNT:
             raise UnenforceableError("a bound on the number of properties this large", self.pointer)
         options: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
@@ -22,6 +23,21 @@ Goal = frozenset[Literal]
 """Schemas that hold together of one value; the empty goal is any value."""
 
 ANY: Goal = frozenset()
+
+
+def goal_of(literals: Iterable[Literal]) -> Goal:
+    """Goal without the literals that hold anyway."""
+    return frozenset(one for one in literals if not _holds_anyway(one))
+
+
+def is_plainly_empty(goal: Goal) -> bool:
+    """Whether one of the schemas is plainly false."""
+    return any(isinstance(one.node.value, bool) and one.node.value is not one.is_positive for one in goal)
+
+
+def _holds_anyway(literal: Literal) -> bool:
+    value = literal.node.value
+    return value is literal.is_positive or (value == {} and literal.is_positive)
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,8 @@ class Property:
     name: str
     goal: Goal
     is_required: bool
+    is_conditional: bool = False
+    """Only with an option of a condition that names it: the object is closed otherwise."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,32 @@ class KeyClass:
 
     language: Node
     goal: Goal
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way in which a condition on an object can hold."""
+
+    required: tuple[str, ...]
+    absent: frozenset[str]
+    goals: tuple[tuple[str, Goal], ...]
+    """Of keys, what their values satisfy where they occur."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.absent.union(self.required, (name for name, _ in self.goals))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Any one of the options holds."""
+
+    options: tuple[Option, ...]
+    pointer: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset[str]().union(*(one.names for one in self.options))
 
 
 @dataclass(frozen=True)
@@ -103,6 +147,8 @@ class ObjectShape:
     needed_extra: tuple[KeyClass, ...] = ()
     """Undeclared keys of these classes occur, in this order, among others."""
     pointer: str = ""
+    conditions: tuple[Condition, ...] = ()
+    """Conditions on the properties, all of which hold."""
 
 
 Shape = ConstantShape | NumberShape | StringShape | ArrayShape | ObjectShape

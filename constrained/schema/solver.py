@@ -11,8 +11,9 @@ from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.prepared import Notice
 from constrained.schema.shapes import ArrayShape, Goal, Literal, ObjectShape, Shape
 
-_OBJECT = frozenset({"object"})
 _LEVELS = 2
+_MAX_LENIENT_BRANCHES = 64
+"""What alternatives may multiply to once some are left out: as many as the limit would be slow to compile."""
 _MAX_NESTED_TESTS = 6
 _MAX_TOTAL_BRANCHES = 200_000
 
@@ -45,6 +46,20 @@ class Choice:
 Work = Step | Apply | Choice
 
 
+class TooManyBranchesError(UnenforceableError):
+    """The alternatives multiply.
+
+    Parameters
+    ----------
+    choices
+        Pointers of those that were taken on the way.
+    """
+
+    def __init__(self, message: str, pointer: str, choices: Sequence[str]) -> None:
+        super().__init__(message, pointer)
+        self.choices = choices
+
+
 class Solver:
     """Unfolds goals; every goal once.
 
@@ -67,6 +82,10 @@ class Solver:
         self._testing = 0
         self._next_scope = 0
         self._total_branches = 0
+        self._explanation: SchemaError | None = None
+        self._why_empty: dict[Goal, SchemaError] = {}
+        self.left_out: set[str] = set()
+        """Pointers of alternatives that a lenient request goes without."""
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -92,86 +111,88 @@ class Solver:
             from constrained.schema.finish import finish
 
             self._unfolding.add(goal)
+            outer = self._take_explanation()
             try:
-                branches = self.unfold([Step(literal) for literal in sorted(goal, key=_order)])
+                branches = self._branches([Step(literal) for literal in sorted(goal, key=_order)])
+                found = tuple(dict.fromkeys(shape for branch in branches for shape in finish(self, branch)))
             finally:
                 self._unfolding.discard(goal)
-            found = tuple(dict.fromkeys(shape for branch in branches for shape in finish(self, branch)))
+                explanation, self._explanation = self._take_explanation(), outer
             self._shapes[goal] = found
+            if not found and explanation is not None:
+                self._why_empty[goal] = explanation
         return found
 
-    def unfold(self, work: Sequence[Work]) -> list[Conjunction]:
-        """Conjunctions that ``work`` unfolds into."""
-        results: list[Conjunction] = []
-        self._run(Conjunction(), list(reversed(work)), results)
-        return results
+    def _branches(self, work: Sequence[Work]) -> list[Conjunction]:
+        """Conjunctions that ``work`` unfolds into; lenient, those without the alternatives that multiply too much."""
+        from constrained.schema.unfolding import Unfolding
 
-    def _run(self, conjunction: Conjunction, stack: list[Work], results: list[Conjunction]) -> None:
-        from constrained.schema.negative import expand_negative
-        from constrained.schema.positive import expand_positive
+        left_out = 1
+        while True:
+            try:
+                return Unfolding(self, _MAX_LENIENT_BRANCHES if self.left_out else self.limits.max_branches).run(work)
+            except TooManyBranchesError as error:
+                last = [pointer for pointer in error.choices if pointer not in self.left_out][-left_out:]
+                if not last or not self.lenient:
+                    raise
+                for pointer in last:
+                    self.notice(pointer, f"not enforced: {error.message}")
+                self.left_out.update(last)
+                left_out *= 2
 
-        while stack:
-            if conjunction.is_dead:
-                return
-            work = stack.pop()
-            if isinstance(work, Apply):
-                work.change(conjunction)
-            elif isinstance(work, Choice):
-                if self._is_contradictory(conjunction):
-                    return
-                for option in work.options[:-1]:
-                    self._run(conjunction.copy(), [*stack, *reversed(option)], results)
-                if not work.options:
-                    return
-                stack += reversed(work.options[-1])
-            else:
-                if work.literal.node in work.ancestors:
-                    raise SchemaError(
-                        "the references lead in a circle without ever reaching a value", work.literal.node.pointer
-                    )
-                key = (work.literal, work.scopes)
-                if key in conjunction.seen:
-                    continue
-                conjunction.seen |= {key}
-                expand = expand_positive if work.literal.is_positive else expand_negative
-                stack += reversed(expand(self, work))
-        if conjunction.is_dead or self._is_contradictory(conjunction):
-            return
-        results.append(conjunction)
+    def count_branch(self) -> bool:
+        """Whether the whole document may unfold into one more branch."""
         self._total_branches += 1
-        if len(results) > self.limits.max_branches or self._total_branches > _MAX_TOTAL_BRANCHES:
-            raise UnenforceableError(
-                "the alternatives at this place multiply to more than "
-                f"{self.limits.max_branches}; combine fewer anyOf, oneOf, if and dependencies",
-                next((p for p in conjunction.pointers.values()), ""),
-            )
+        return self._total_branches <= _MAX_TOTAL_BRANCHES
 
     def is_inhabited(self, goal: Goal) -> bool:
-        """Whether some finite value satisfies ``goal``, as far as the shapes tell."""
+        """Whether some finite value satisfies ``goal``."""
+        from constrained.schema.inhabited import goals_to_look_at, is_possible
+
         known = self._inhabited.get(goal)
         if known is not None:
             return known
-        needs: dict[Goal, list[list[Goal]]] = {}
+        shapes: dict[Goal, tuple[Shape, ...]] = {}
         pending = [goal]
         while pending:
             one = pending.pop()
-            if one in needs or one in self._inhabited:
+            if one in shapes or one in self._inhabited:
                 continue
-            needs[one] = [_needed(shape) for shape in self.shapes(one)]
-            pending += [child for option in needs[one] for child in option]
+            shapes[one] = self.shapes(one)
+            pending += [child for shape in shapes[one] for child in goals_to_look_at(self, shape)]
         inhabited: set[Goal] = set()
         changed = True
         while changed:
             changed = False
-            for one, options in needs.items():
+            for one in reversed(shapes):
                 if one not in inhabited and any(
-                    all(child in inhabited or self._inhabited.get(child) for child in option) for option in options
+                    is_possible(self, shape, lambda g: g in inhabited or self._inhabited.get(g, False))
+                    for shape in shapes[one]
                 ):
                     inhabited.add(one)
                     changed = True
-        for one in needs:
+        for one in shapes:
             self._inhabited[one] = one in inhabited
-        return self._inhabited[goal]
+            if one not in inhabited and self.document.strict and len(one) == 1 and one in self._why_empty:
+                raise self._why_empty[one]
+        if goal not in inhabited:
+            why = next((self._why_empty[one] for one in shapes if one in self._why_empty), None)
+            if why is not None:
+                self._why_empty.setdefault(goal, why)
+        return goal in inhabited
+
+    def explain(self, message: str, pointer: str) -> None:
+        """Say why the goal that is being unfolded may have no values."""
+        self._explanation = self._explanation or SchemaError(message, pointer)
+
+    def _take_explanation(self) -> SchemaError | None:
+        taken, self._explanation = self._explanation, None
+        return taken
+
+    def why_empty(self, goal: Goal) -> SchemaError:
+        """What to tell of a goal without values."""
+        contradiction = SchemaError("no value satisfies this schema: its constraints contradict each other")
+        return self._why_empty.get(goal, contradiction)
 
     def are_disjoint(self, *literals: Literal) -> bool:
         """Whether no value satisfies all the literals, as far as a few levels tell."""
@@ -192,18 +213,6 @@ class Solver:
             )
         finally:
             self._testing -= 1
-
-    def _is_contradictory(self, conjunction: Conjunction) -> bool:
-        """Whether objects are ruled out by a required property, and nothing else is possible."""
-        if conjunction.atoms != _OBJECT or not conjunction.required:
-            return False
-        if not conjunction.absent.isdisjoint(conjunction.required):
-            return True
-        for name in conjunction.required:
-            literals = {group.properties[name] for group in conjunction.property_groups if name in group.properties}
-            if len(literals) > 1 and self.is_plainly_empty(frozenset(literals), 0):
-                return True
-        return False
 
 
 def _needed(shape: Shape) -> list[Goal]:

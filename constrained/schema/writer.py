@@ -105,7 +105,7 @@ class GrammarWriter(ABC):
     def add(self, solver: Solver, goal: Goal) -> str:
         """Write the rules of a goal of one more document; its symbol. Raises as :meth:`write` does."""
         if not solver.is_inhabited(goal):
-            raise SchemaError("no value satisfies this schema: its constraints contradict each other")
+            raise solver.why_empty(goal)
         self.solver = solver
         most = len(self.rules) + solver.limits.max_rules
         symbol = self.value(goal)

@@ -51,7 +51,7 @@ def nested(depth: int) -> str:
         ({"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, None, "circle"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "", "contradict"),
         ({"type": "string", "enum": [1]}, "", "contradict"),
-        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "", "contradict"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "/required", "'a' is required, but can have no value"),
         ({"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "", "contradict"),
         ({"pattern": "a("}, "/pattern", "position"),
         ({"pattern": "(a)\\1"}, "/pattern", "back-references"),
