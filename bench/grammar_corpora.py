@@ -21,6 +21,12 @@ from typing import Any
 _DOCUMENT = Path(__file__).parent.parent / "docs" / "structured-outputs.md"
 _BEGIN, _END = "<!-- corpora: begin -->", "<!-- corpora: end -->"
 _SKIPPED = frozenset({"remote", "annotation-only"})
+_DRAFTS = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+"""Folders of a test suite whose schemas name no draft."""
+_TOOL = ("grammar", "check", "--jsonl", "--json-undeclared-properties", "open")
 _HEAD = "| source | compiled | crash or time-out | valid taken | invalid taken | invalid rejected | exact |"
 
 
@@ -106,11 +112,14 @@ def _records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             record = json.loads(line)
             if "kind" in record and "spec" in record and not _SKIPPED & set(record.get("flags", [])):
+                draft = next((_DRAFTS[part] for part in group if part in _DRAFTS), None)
+                if draft is not None and isinstance(record["spec"], dict):
+                    record["spec"].setdefault("$schema", draft)
                 yield "/".join(group[:2] if len(group) > 2 else group[:1]), record
 
 
 def _answers(records: Iterable[tuple[str, dict[str, Any]]], arguments: list[str]) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-c", "from server.cli import main; main()", "grammar", "check", "--jsonl", *arguments]
+    command = [sys.executable, "-c", "from server.cli import main; main()", *_TOOL, *arguments]
     with tempfile.TemporaryFile("w+") as lines:
         for _, record in records:
             lines.write(json.dumps(record) + "\n")

@@ -156,7 +156,12 @@ class AutoGrammarBackend(BaseGrammarBackend):
     def _prepare(self, spec: GrammarSpec, name: str) -> PreparedGrammar:
         config = self.environment.config
         limits = Limits(max_bytes=config.max_spec_bytes, number_digits=config.json_number_digits or None)
-        options = PrepareOptions(backend=name, whitespace=config.json_whitespace, limits=limits)
+        options = PrepareOptions(
+            backend=name,
+            whitespace=config.json_whitespace,
+            undeclared_properties=config.json_undeclared_properties,
+            limits=limits,
+        )
         try:
             prepared = prepare(msgspec.structs.replace(spec, backend=name), options)
         except OtherEngineError as error:

@@ -313,6 +313,7 @@ def _fingerprint(environment: GrammarEnvironment) -> str:
         environment.config.backend,
         environment.config.json_whitespace,
         str(environment.config.json_number_digits),
+        environment.config.json_undeclared_properties,
         *environment.config.plugins,
         *(backends.backend(name).version for name in BUILT_IN_BACKENDS),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 JsonWhitespace = Literal["compact", "bounded", "any"]
+UndeclaredProperties = Literal["closed", "open"]
 
 MAX_WHITESPACE_CHARACTERS = 8
 """Most whitespace characters between two JSON tokens under ``bounded``."""
@@ -44,6 +45,8 @@ class GrammarConfig:
     """Whitespace between JSON tokens: none, at most 8 characters, or any amount."""
     json_number_digits: int = 20
     """Most digits of a number before the point, and again behind it, where the schema sets no bound; 0: any number."""
+    json_undeclared_properties: UndeclaredProperties = "closed"
+    """Whether objects that declare properties and do not say ``additionalProperties`` take other keys."""
     max_draft_tokens: int = 16
     """Most draft tokens of one request in a step: mask rows are allocated for them."""
     fill_threads: int | None = None

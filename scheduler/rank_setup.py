@@ -41,6 +41,7 @@ def meet(
         "grammar_backend": "none" if grammar is None else grammar.backend,
         "json_whitespace": "" if grammar is None else grammar.json_whitespace,
         "json_number_digits": "" if grammar is None else str(grammar.json_number_digits),
+        "json_undeclared_properties": "" if grammar is None else grammar.json_undeclared_properties,
         "checks_plans": str(ranks.checks_plans),
     }
     group.compare(facts)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from constrained.config import GrammarConfig, JsonWhitespace
+from constrained.config import GrammarConfig, JsonWhitespace, UndeclaredProperties
 from constrained.spec import GrammarBackendName
 from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, RankConfig, RunnerConfig
 from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
@@ -277,6 +277,10 @@ class ServeSettings(BaseSettings):
         ge=0,
         le=300,
     )
+    json_undeclared_properties: UndeclaredProperties = _grammar(
+        GrammarConfig.json_undeclared_properties,
+        "Whether objects that declare properties and do not say additionalProperties take other keys.",
+    )
     grammar_plugins: Texts = _grammar(
         GrammarConfig.plugins, "Python module that registers further backends; several may be given.", metavar="MODULE"
     )
@@ -455,6 +459,7 @@ class ServeSettings(BaseSettings):
             disk_cache=self.grammar_disk_cache,
             json_whitespace=self.json_whitespace,
             json_number_digits=self.json_number_digits,
+            json_undeclared_properties=self.json_undeclared_properties,
             plugins=self.grammar_plugins,
         )
 

@@ -51,7 +51,8 @@ def engines(spec: GrammarSpec) -> tuple[str, ...]:
 
 def solver_of(spec: GrammarSpec, options: PrepareOptions) -> tuple[Solver, frozenset[Literal]]:
     """A JSON Schema's solver and the goal of its root."""
-    document = Document(spec.value, options.limits, strict=spec.strict)
+    is_closing = options.undeclared_properties == "closed"
+    document = Document(spec.value, options.limits, strict=spec.strict, closes_objects=is_closing)
     solver = Solver(document, lenient=spec.lenient)
     return solver, frozenset({Literal(document.root, True)})
 

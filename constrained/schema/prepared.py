@@ -8,6 +8,7 @@ import msgspec
 
 PreparedKind = Literal["json_schema", "regex", "ebnf", "lark", "structural_tag"]
 JsonWhitespace = Literal["compact", "bounded", "any"]
+UndeclaredProperties = Literal["closed", "open"]
 
 LARK_HEADER = '%llguidance {"no_forcing": true}\n'
 """Every legal spelling of a forced text stays legal; proposing the canonical one is the drafter's business."""
@@ -63,4 +64,5 @@ class PrepareOptions(msgspec.Struct, frozen=True):
 
     backend: str = "auto"
     whitespace: JsonWhitespace = "bounded"
+    undeclared_properties: UndeclaredProperties = "closed"
     limits: Limits = Limits()

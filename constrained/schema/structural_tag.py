@@ -132,7 +132,10 @@ class _Schema:
             raise SchemaError("'at' is the path to a part of the schema, a list of names", f"{pointer}/at")
         self.place = _place_of(value, f"{pointer}/json_schema")
         with _blaming(self.place):
-            document = Document(json.dumps(value["json_schema"]), options.limits, strict=spec.strict)
+            is_closing = options.undeclared_properties == "closed"
+            document = Document(
+                json.dumps(value["json_schema"]), options.limits, strict=spec.strict, closes_objects=is_closing
+            )
             self.solver = Solver(document, lenient=spec.lenient)
             self.goal = frozenset({Literal(_part(document, path), True)})
 

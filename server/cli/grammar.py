@@ -101,6 +101,12 @@ def _build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="most digits of an unbounded number before the point, and behind it; 0: any (default: %(default)s)",
     )
+    check.add_argument(
+        "--json-undeclared-properties",
+        choices=("closed", "open"),
+        default="closed",
+        help="whether objects that declare properties take others where the schema does not say (default: closed)",
+    )
     check.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one compile (default: 30)")
     check.add_argument("--workers", type=int, default=2, metavar="N", help="compile processes (default: 2)")
     check.add_argument("--model", metavar="MODEL", help="whose tokenizer to use (default: the default model's)")
@@ -144,6 +150,7 @@ def _checker(options: argparse.Namespace) -> GrammarChecker:
         compile_workers=options.workers,
         json_whitespace=options.json_whitespace,
         json_number_digits=options.json_number_digits,
+        json_undeclared_properties=options.json_undeclared_properties,
     )
     try:
         return GrammarChecker(path, eos_token_ids, config)

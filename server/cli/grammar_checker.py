@@ -124,7 +124,11 @@ class GrammarChecker:
         if spec.kind != "json_schema" or all(one.text is not None for one in instances):
             return [one.text if one.text is not None else _plain(one.data) for one in instances]
         try:
-            solver, goal = solver_of(spec, PrepareOptions(whitespace=self._config.json_whitespace))
+            options = PrepareOptions(
+                whitespace=self._config.json_whitespace,
+                undeclared_properties=self._config.json_undeclared_properties,
+            )
+            solver, goal = solver_of(spec, options)
             speller = Speller(solver)
             return [one.text if one.text is not None else speller.spell(goal, one.data) for one in instances]
         except (SchemaError, RecursionError):

@@ -9,16 +9,18 @@ import pytest
 
 from constrained.auto import AutoGrammarBackend
 from constrained.base import BaseGrammarObject
+from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
 from constrained.vocabulary import Vocabulary
 
 STOP_ID = 256
+_EXACT = GrammarConfig(json_undeclared_properties="open")
 
 
 @pytest.fixture(scope="session")
 def backends() -> AutoGrammarBackend:
     vocabulary = Vocabulary((*(bytes([i]) for i in range(256)), b"<end>"), frozenset({STOP_ID}))
-    return AutoGrammarBackend(GrammarEnvironment(vocabulary, 257, (STOP_ID,)))
+    return AutoGrammarBackend(GrammarEnvironment(vocabulary, 257, (STOP_ID,), _EXACT))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +55,7 @@ def takes(
     def compile_schema(schema: Any, **fields: Any) -> Callable[[Any], bool]:
         spec = GrammarSpec(kind="json_schema", value=json.dumps(schema), **fields)
         grammar = backends.compile(spec).grammar
-        solver, goal = solver_of(spec, PrepareOptions())
+        solver, goal = solver_of(spec, PrepareOptions(undeclared_properties="open"))
         speller = Speller(solver)
         return lambda value: accepts(grammar, speller.spell(goal, value))
 
