@@ -23,6 +23,9 @@ from constrained.errors import GrammarCompilerCrashedError, GrammarError
 from constrained.spec import GrammarSpec
 from constrained.walk import walk
 
+_SEPARATORS = b',":'
+"""A walk that prefers them reaches the last name of a list, and what may follow it, within a few steps."""
+
 
 def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileReply:
     """Compile, try out and pack."""
@@ -55,6 +58,7 @@ def _try_out(engine: BaseGrammarBackend, grammar: BaseGrammarObject) -> None:
     config = engine.environment.config
     for one in (grammar, *engine.parts_to_try(grammar)):
         walk(one, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
+        walk(one, config.walk_steps, max_mask_seconds=config.max_mask_seconds, prefers=_SEPARATORS)
 
 
 def serve(backend: AutoGrammarBackend, connection: socket.socket) -> None:

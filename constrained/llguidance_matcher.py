@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import llguidance
 
-from constrained.errors import GrammarError
+from constrained.errors import GrammarError, InvalidGrammarError
 
 ResultT = TypeVar("ResultT")
 
@@ -20,6 +20,8 @@ _ADMISSION_STEP_FUEL = 500_000
 _SERVING_STEP_FUEL = 2 * _ADMISSION_STEP_FUEL
 """What one step may cost the lexer, about 70 ns each. A grammar is tried with less than it has when it serves, so that
 what comes close to the limit is refused before an answer has begun."""
+_DEAD_END = "NoExtensionBias"
+"""llguidance's word for a text that is not complete and that no token continues."""
 _MAX_REBUILD_SECONDS = 0.05
 """CPU time of the longest build that the loop, and every other answer, waits for."""
 
@@ -141,10 +143,15 @@ class SharingMatcher:
         if matcher.is_error():
             self._start.is_spent = True
             why = reason(matcher.get_error())
-            self._failure = GrammarError(
-                f"the grammar became too complex ({why}); simplify its patterns: few counted repetitions beside other "
-                "patterns, lengths and look-aheads"
-            )
+            if _DEAD_END in why:
+                self._failure = InvalidGrammarError(
+                    "this specification leads to a dead end: nothing may follow what is written"
+                )
+            else:
+                self._failure = GrammarError(
+                    f"the grammar became too complex ({why}); simplify its patterns: few counted repetitions beside "
+                    "other patterns, lengths and look-aheads"
+                )
             raise self._failure
 
 

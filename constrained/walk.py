@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 import time
 
@@ -19,7 +20,14 @@ def legal_token_ids(grammar: BaseGrammarObject) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.unpackbits(mask.numpy()[0].view(np.uint8), bitorder="little"))
 
 
-def walk(grammar: BaseGrammarObject, num_steps: int, seed: int = 0, max_mask_seconds: float | None = None) -> None:
+def walk(
+    grammar: BaseGrammarObject,
+    num_steps: int,
+    seed: int = 0,
+    max_mask_seconds: float | None = None,
+    *,
+    prefers: bytes = b"",
+) -> None:
     """Take random legal steps: fill the mask, accept one of its tokens, now and then roll some back.
 
     What a walk finds here, under a worker's limits, cannot happen to the process that serves.
@@ -33,11 +41,13 @@ def walk(grammar: BaseGrammarObject, num_steps: int, seed: int = 0, max_mask_sec
     max_mask_seconds
         CPU seconds that a mask may take on average, a single one four times as long. Every choice of a step waits for
         the masks of all of them.
+    prefers
+        Characters that are taken where they are legal, the first of them first. A random walk hardly leaves a string.
 
     Raises
     ------
     InvalidGrammarError
-        When the start state allows no token at all: nothing satisfies the specification.
+        When a state allows no token at all: nothing satisfies the specification, or a text it allows cannot be ended.
     GrammarTooSlowError
         When masks take too long.
     GrammarError
@@ -46,12 +56,13 @@ def walk(grammar: BaseGrammarObject, num_steps: int, seed: int = 0, max_mask_sec
     state = grammar.copy()
     choose = random.Random(seed)
     mask = state.allocate_vocab_mask(state.environment.vocab_size, 1)
-    depth = 0
+    preferred = _single_character_ids(state, prefers)
+    taken: list[int] = []
     spent = 0.0
     for step in range(num_steps):
         if state.is_terminated():
-            state.rollback(depth)
-            depth = 0
+            state.rollback(len(taken))
+            taken = []
         started = time.thread_time()
         state.fill_vocab_mask(mask, 0)
         if max_mask_seconds is not None:
@@ -63,22 +74,44 @@ def walk(grammar: BaseGrammarObject, num_steps: int, seed: int = 0, max_mask_sec
                     f"finding out what may come next takes {slow:.0f} ms a token with this grammar, and every other "
                     "answer waits for it; avoid bounded repetitions of alternatives"
                 )
-        token_id = _any_bit(mask.numpy()[0], choose)
+        words = mask.numpy()[0]
+        token_id = next((i for i in preferred if words[i >> 5] >> (i & 31) & 1), None)
+        if token_id is None:
+            token_id = _any_bit(words, choose)
         if token_id is None:
             if step == 0:
                 raise InvalidGrammarError("nothing satisfies this specification: no answer can even begin")
-            if depth == 0:
+            if not taken:
                 raise NoLegalTokenError("the grammar lost its start state on roll-back")
-            # A dead end inside: legal, and found before sampling when a request meets it.
-            state.rollback(depth)
-            depth = 0
-            continue
+            if _ends_inside_a_character(state, taken):
+                # Legal text that this vocabulary cannot spell; found before sampling when a request meets it.
+                state.rollback(len(taken))
+                taken = []
+                continue
+            text = b"".join(state.environment.vocabulary.token_bytes[i] for i in taken)
+            raise InvalidGrammarError(
+                f"this specification leads to a dead end: after {text.decode(errors='replace')[-80:]!r} nothing may "
+                "follow, and the text is not complete"
+            )
         state.accept_token(token_id)
-        depth += 1
-        if choose.random() < 0.1:
-            back = choose.randint(1, depth)
+        taken.append(token_id)
+        if not prefers and choose.random() < 0.1:
+            back = choose.randint(1, len(taken))
             state.rollback(back)
-            depth -= back
+            del taken[-back:]
+
+
+def _single_character_ids(state: BaseGrammarObject, characters: bytes) -> list[int]:
+    wanted = [bytes([one]) for one in characters]
+    tokens = state.environment.matchable_bytes
+    return [tokens.index(one) for one in wanted if one in tokens]
+
+
+def _ends_inside_a_character(state: BaseGrammarObject, token_ids: list[int]) -> bool:
+    text = b"".join(state.environment.vocabulary.token_bytes[i] for i in token_ids)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder.decode(text)
+    return bool(decoder.getstate()[0])
 
 
 def _any_bit(words: npt.NDArray[np.int32], choose: random.Random) -> int | None:
