@@ -27,7 +27,7 @@ help:
 	@echo "make bench-sampling milliseconds per sampling feature"
 	@echo "make bench-grammar  compiling grammars and filling masks (with CORPORA=FOLDER also what schemas of others get)"
 	@echo "make bench-drafters whether drafts leave answers as they are, and what they bring"
-	@echo "make bench-tools    reading calls, and whether a running server's are valid (BENCH_FLAGS='--base-url ...')"
+	@echo "make bench-tools    reading calls, compiling tools, and whether a running server's are valid (BENCH_FLAGS='--base-url ...')"
 	@echo "make bench-http     CPU time of the HTTP process per streamed token (BENCH_FLAGS go to any of these)"
 	@echo "make bench-parallel what many ranks and copies cost and bring"
 	@echo "make docs           write the generated parts of docs/"
@@ -98,6 +98,7 @@ bench-http: install-dev
 
 bench-tools: install-dev
 	$(BIN)/python -m bench.tools.parsing
+	$(BIN)/python -m bench.tools.compile
 	$(BIN)/python -m bench.tools.validity $(BENCH_FLAGS)
 
 bench-parallel: install-dev

@@ -172,8 +172,8 @@ async def _endless(session: aiohttp.ClientSession, target: Target) -> None:
     """Keep a compile pending that no engine ends within the server's deadline: strings of many different lengths."""
     while True:
         unique = time.time_ns()
-        # xgrammar has a rule for each character that a string still needs, and these share none.
-        texts = {f"k{unique}_{low}": {"type": "string", "minLength": low, "maxLength": 512} for low in range(470, 500)}
+        # xgrammar has a rule for each character that a string may still have, and these share none.
+        texts = {f"k{i}": {"type": "string", "pattern": f"^.{{0,127}} {unique} {i}$"} for i in range(60)}
         schema = {"type": "object", "properties": texts}
         body: dict[str, Any] = {
             "model": target.model,

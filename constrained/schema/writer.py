@@ -163,6 +163,8 @@ class GrammarWriter(ABC):
             try:
                 body = self._shape(shape)
             except UnenforceableError as caught:
+                if not caught.pointer:
+                    caught.pointer = next((literal.node.pointer for literal in goal), "")
                 if not self.solver.lenient:
                     raise
                 error = caught

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from bench.tools.agent_tools import agent_tools
 from constrained.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import TokenRejectedError
@@ -278,6 +279,31 @@ def test_a_parameter_takes_the_keywords_that_a_response_format_takes(keyword):
                 "pythonic": f"[f(a={value})]",
             }[name]
             assert takes(grammar, text) == is_right, (name, value[:40])
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_the_grammar_of_many_tools_is_no_longer_than_the_tools(name):
+    tools = agent_tools()
+    assert len(tools) == 128
+    lengths = {}
+    for count, choice in ((32, "required"), (128, "required"), (128, None)):
+        prepared = prepare(spec_of(offered(*tools[:count], choice=choice), name))
+        assert prepared.backend == "llguidance"
+        lengths[count, choice] = len(prepared.text)
+    assert lengths[128, "required"] < len(json.dumps(tools))
+    # Calls may come first and again: they are written once. Four times the tools are four times the rules.
+    assert lengths[128, "required"] < 1.1 * lengths[128, None]
+    assert lengths[128, "required"] < 5 * lengths[32, "required"]
+
+
+@pytest.mark.parametrize("length", [128, 256, 513, 2083])
+def test_a_string_that_would_hold_up_xgrammar_is_refused_before_it_compiles(length):
+    parameters = {"properties": {"a": {"type": "object", "properties": {"b": {"type": "string", "maxLength": length}}}}}
+    spec = spec_of(offered(function("f"), function("g", parameters), choice="required"), "hermes")
+    with pytest.raises(SchemaError, match="maxLength") as caught:
+        prepare(spec, PrepareOptions(backend="xgrammar"))
+    assert caught.value.pointer == "tools[1].function.parameters/properties/a/properties/b"
+    assert prepare(spec).backend == "llguidance"
 
 
 def whole_call(format_name: str, tool: str, arguments: str) -> str:

@@ -263,8 +263,13 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["xgrammar", "llguidance"])
-@pytest.mark.parametrize(("low", "high"), [(0, 3), (2, 2), (1, 3), (2, None), (1, None), (0, 1), (0, 0), (3, 600)])
+LENGTHS = [(0, 3), (2, 2), (1, 3), (2, None), (1, None), (0, 1), (0, 0), (3, 127)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "low", "high"),
+    [*(("xgrammar", *one) for one in LENGTHS), *(("llguidance", *one) for one in [*LENGTHS, (3, 600)])],
+)
 def test_a_string_is_as_long_as_its_value_however_that_is_spelled(
     backends: Any, accepts: Any, engine: str, low: int, high: int | None
 ) -> None:
