@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from model_runner.threads import configure_thread_environment
 from scheduler.config import SchedulerConfig
 from scheduler.messages import SchedulerReady
 
@@ -45,7 +46,9 @@ def run_scheduler(
     and drains at SIGTERM; the others leave with it. A process that loses another rank exits with 1.
     """
     _die_with_parent()
-    _set_thread_environment(runner.num_threads)
+    # Both are read once, when torch and the tokenizers are imported.
+    configure_thread_environment(runner.num_threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signals = _Signals()
     try:
         # Imported here, behind the thread environment, and so that whoever spawns this module never imports torch.
@@ -128,14 +131,6 @@ def _summary(ready: SchedulerReady) -> str:
         f"({ready.weight_bytes / 2**20:.0f} MiB), {ready.attention_backend} attention, "
         f"context {ready.context_length}, KV cache {ready.kv_cache_tokens} tokens"
     )
-
-
-def _set_thread_environment(num_threads: int | None) -> None:
-    """The math libraries read these once, when torch is imported; what the user has set is kept."""
-    threads = num_threads if num_threads is not None else len(os.sched_getaffinity(0))
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, str(threads))
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _die_with_parent() -> None:

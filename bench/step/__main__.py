@@ -15,6 +15,7 @@ from bench.step.profile import StepDriver, StepProfileError, StepShape
 from bench.step.report import markdown, print_table, to_json
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
+from model_runner.threads import configure_thread_environment
 from server.models.errors import ModelResolutionError
 from server.models.resolve import resolve
 
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _profile(options: argparse.Namespace, notes: Console) -> None:
-    # Imported here: without it --help would wait for torch.
+    # Imported here, after the thread environment of a server; and so that --help need not wait for torch.
+    configure_thread_environment(options.num_threads)
     from bench.step.setup import set_up
 
     assets = resolve(options.model, load_format=options.load_format)
@@ -106,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--device", default="auto", help="cpu, cuda or cuda:N")
     model.add_argument("--attention-backend", default="auto", help="attention kernels")
     model.add_argument("--page-size", type=count, default=16, help="tokens in a KV page")
-    model.add_argument("--num-threads", type=count, help="CPU compute threads; none: torch's own choice")
+    model.add_argument("--num-threads", type=count, help="CPU compute threads; none: as a server chooses")
     steps = result.add_argument_group("steps")
     steps.add_argument("--rows", type=counts, default=(1, 8, 16, 32), metavar="N,M", help="rows of decode steps")
     steps.add_argument(

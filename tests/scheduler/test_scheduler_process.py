@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +21,7 @@ import zmq
 from byte_model import EOS, write_byte_model
 
 from model_runner.config import RunnerConfig
+from model_runner.errors import ModelLoadError
 from sampling.params import SamplingParams
 from scheduler.config import SchedulerConfig
 from scheduler.messages import (
@@ -104,6 +108,32 @@ def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     context.destroy(linger=0)
     if process.is_alive():
         process.kill()
+    process.join()
+
+
+def run_with_a_build_that_tells_the_environment(*arguments: Any) -> None:
+    def build(*_: object, **__: object) -> None:
+        has_torch = "torch" in sys.modules
+        raise ModelLoadError(f"{os.environ['OMP_WAIT_POLICY']}, {os.environ['OMP_NUM_THREADS']}, torch: {has_torch}")
+
+    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS"):
+        os.environ.pop(name, None)
+    stand_in = types.ModuleType("scheduler.build")
+    stand_in.build = build  # type: ignore[attr-defined]
+    sys.modules["scheduler.build"] = stand_in
+    run_scheduler(*arguments)
+
+
+def test_compute_threads_are_told_to_sleep_before_torch_is_imported(model_folder: Path) -> None:
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    runner = RunnerConfig(model_path=model_folder, num_threads=3)
+    process = CONTEXT.Process(
+        target=run_with_a_build_that_tells_the_environment,
+        args=(SchedulerConfig(endpoint="ipc:///unused"), runner, None, (EOS,), model_folder / "tokenizer.json", sender),
+    )
+    process.start()
+    assert receiver.poll(60)
+    assert receiver.recv() == ("failed", "passive, 3, torch: False")
     process.join()
 
 
