@@ -54,6 +54,7 @@ def nullable(node: Node) -> bool:
     return False
 
 
+@lru_cache(maxsize=1024)
 def is_empty(node: Node, max_states: int = _MAX_STATES) -> bool | None:
     """Whether the language holds no string; ``None`` when the automaton would be too large to say."""
     if not tree.has_set_operators(node):
