@@ -59,6 +59,13 @@ class GrammarEnvironment:
         return replace(self, may_name_special_tokens=True)
 
     @cached_property
+    def continuation_byte_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens that are one UTF-8 continuation byte, 0x80 to 0xBF; empty where one of these is missing."""
+        ids = {token: i for i, token in enumerate(self.matchable_bytes) if len(token) == 1}
+        found = [ids.get(bytes([byte])) for byte in range(0x80, 0xC0)]
+        return tuple(i for i in found if i is not None) if None not in found else ()
+
+    @cached_property
     def unmatchable_ids(self) -> frozenset[int]:
         """Ids whose ``matchable_bytes`` are empty."""
         return frozenset(i for i, b in enumerate(self.matchable_bytes) if not b)

@@ -65,16 +65,22 @@ class XGrammarObject(BaseGrammarObject):
         self.compiled = compiled
         self.source = source
         self.matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(environment.eos_token_ids))
+        self._token_ids: list[int] = []
+        """Accepted so far, to know whether the text ends inside a character."""
 
     @property
     def size_bytes(self) -> int:
         return int(self.compiled.memory_size_bytes)
 
     def _accept(self, token_id: int) -> bool:
-        return bool(self.matcher.accept_token(token_id))
+        accepted = bool(self.matcher.accept_token(token_id))
+        if accepted:
+            self._token_ids.append(token_id)
+        return accepted
 
     def _rollback(self, k: int) -> None:
         self.matcher.rollback(k)
+        del self._token_ids[-k:]
 
     def _is_accepting(self) -> bool:
         return bool(self.matcher.is_completed())
@@ -88,7 +94,38 @@ class XGrammarObject(BaseGrammarObject):
         self.matcher.fill_next_token_bitmask(words, row)
 
     def _forced_bytes(self) -> bytes:
-        return self.matcher.find_jump_forward_string().encode()
+        num_missing = self._num_missing_bytes()
+        rest = self._accept_rest_of_character(num_missing)
+        try:
+            forced = "" if len(rest) < num_missing else self.matcher.find_jump_forward_string()
+        finally:
+            if rest:
+                self.matcher.rollback(len(rest))
+        return rest + forced.encode()
+
+    def _num_missing_bytes(self) -> int:
+        """How many bytes the last character lacks. There xgrammar 0.2.9, which forces whole characters, forces none."""
+        tail = b"".join(self.environment.matchable_bytes[i] for i in self._token_ids[-3:])[-3:]
+        for length, byte in enumerate(reversed(tail), start=1):
+            if byte < 0x80 or byte >= 0xF8:
+                return 0
+            if byte >= 0xC0:
+                return max(0, (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) - length)
+        return 0
+
+    def _accept_rest_of_character(self, num_missing: int) -> bytes:
+        """Accept those of the missing bytes that have no alternative."""
+        rest = b""
+        ids = self.environment.continuation_byte_ids
+        words = np.empty((1, self.environment.num_mask_words), dtype=np.int32)
+        while len(rest) < num_missing:
+            self.matcher.fill_next_token_bitmask(words, 0)
+            legal = [index for index, i in enumerate(ids) if int(words[0, i // 32]) >> (i % 32) & 1]
+            if len(legal) != 1:
+                break
+            self.matcher.accept_token(ids[legal[0]])
+            rest += bytes([0x80 + legal[0]])
+        return rest
 
     def _copy(self) -> Self:
         return type(self)(self.environment, self.compiled, self.source)

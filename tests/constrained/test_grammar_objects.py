@@ -205,6 +205,32 @@ def test_forced_bytes_may_end_inside_a_character(compile_here: Compile, engine: 
 
 
 @every_engine
+def test_inside_a_character_its_rest_and_what_follows_is_forced(compile_here: Compile, engine: str) -> None:
+    grammar = compile_here("regex", "x(日本|é)?y", engine)
+    for byte in b"x\xe6":
+        grammar.accept_token(byte)
+    assert grammar.forced_bytes() == "日本y".encode()[1:]
+    grammar.accept_token(0x97)
+    assert grammar.forced_bytes() == "日本y".encode()[2:]
+    grammar.rollback(2)
+    assert grammar.forced_bytes() == b""
+    feed = "日本y".encode()
+    for index, byte in enumerate(feed):
+        assert index == 0 or grammar.forced_bytes() == feed[index:]
+        grammar.accept_token(byte)
+    assert grammar.is_terminated()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_inside_a_character_with_a_choice_the_common_bytes_are_forced(compile_here: Compile, engine: str) -> None:
+    grammar = compile_here("regex", "[日旦]x", engine)  # e6 97 a5, e6 97 a6
+    grammar.accept_token(0xE6)
+    assert grammar.forced_bytes() == b"\x97"
+    grammar.accept_token(0x97)
+    assert grammar.forced_bytes() == b""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_is_forced_where_the_answer_may_end(compile_here: Compile, engine: str) -> None:
     grammar = compile_here("regex", "a(b)?", engine)
     feed(grammar, b"a")
