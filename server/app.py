@@ -20,7 +20,6 @@ import server.utility.models
 import server.utility.parsing
 import server.utility.tokens
 from server.auth import Auth
-from server.chat.formats import chat_formats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
 from server.context import ServerContext
@@ -29,6 +28,7 @@ from server.documentation import install_openapi
 from server.edge import Edge
 from server.engine import Engine
 from server.error_response import install_error_handlers
+from server.formats.registry import answer_format
 from server.metrics import Metrics
 from server.models.assets import ModelAssets
 from server.tokenizer import Tokenizer
@@ -66,8 +66,8 @@ def create_context(config: HttpConfig, assets: ModelAssets) -> ServerContext:
         retry_after=config.retry_after,
         scheduler_timeout=config.scheduler_timeout,
     )
-    formats = chat_formats(config, assets, tokenizer)
-    return ServerContext(config, assets, tokenizer, template, engine, Metrics(), formats)
+    form = answer_format(config, assets.chat_template, tokenizer)
+    return ServerContext(config, assets, tokenizer, template, engine, Metrics(), form)
 
 
 def create_app(context: ServerContext) -> ASGIApp:

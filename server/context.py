@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from scheduler.messages import SchedulerReady
-from server.chat.formats import ChatFormats
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
 from server.engine import Engine
 from server.errors import ModelNotFoundError, UnavailableError
+from server.formats.answer_format import AnswerFormat
 from server.metrics import Metrics
 from server.models.assets import ModelAssets
 from server.submission import Submission
@@ -28,7 +28,7 @@ class ServerContext:
     chat_template: ChatTemplate
     engine: Engine
     metrics: Metrics
-    formats: ChatFormats
+    format: AnswerFormat
     is_draining: bool = False
     """SIGTERM has come: running requests end, new ones are refused."""
     num_http_requests: int = 0

@@ -19,10 +19,10 @@ from constrained.spec import GrammarBackendName
 from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, RankConfig, RunnerConfig
 from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
+from server.formats.registry import tool_parser
 from server.models.assets import ModelAssets
 from server.reasoning.formats import reasoning_format
 from server.tls import check_tls
-from server.tools.registry import tool_parser
 
 ENVIRONMENT_PREFIX = "SCANSION_"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from server.answer.events import Event
+from server.formats.registry import TOOL_PARSERS, tool_parser
 from server.reasoning.formats import reasoning_format
 from server.reasoning.splitter import ReasoningSplitter
 from server.reasoning.state import ThinkingState
-from server.tools.events import Event
-from server.tools.registry import TOOL_PARSERS, tool_parser
 
 _TOOLS = {
     "save": {

@@ -10,10 +10,11 @@ import msgspec
 
 from constrained.vocabulary import Vocabulary
 from scheduler.messages import Finish, PromptLogprobs
-from server.chat.reader import Reading
-from server.chat.spoken import SpokenChoice, whole_message
+from server.answer.events import End, collect
+from server.chat.message_body import DeltaWriter, finish_reason, message_body
 from server.choices import ChoiceAssembler, ChoiceDelta, CollectedChoice, PlacedLogprob
 from server.event_stream import DONE, event
+from server.formats.reader import Reading
 from server.logprobs import chat_logprobs
 from server.usage import usage_body, usage_so_far
 
@@ -39,6 +40,11 @@ class ChatAnswerShape:
     continuous_usage: bool = False
     unenforced: Sequence[str] | None = None
     """JSON pointers of what nothing enforces; ``None``: not shown, since the request did not allow any."""
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether calls are answered in the terms of ``functions``."""
+        return self.reading.tools is not None and self.reading.tools.is_legacy
 
     def header(self, kind: str) -> dict[str, Any]:
         header: dict[str, Any] = {
@@ -91,7 +97,8 @@ class ChatStreamEncoder:
         ]
         self._suffix = b'},"logprobs":null,"finish_reason":null}]' + ending + b"}\n\n"
         self._text_only = shape.num_top_logprobs is None and not shape.return_token_ids and not shape.continuous_usage
-        self._spoken = [] if shape.reading.is_plain else [SpokenChoice(shape.reading) for _ in range(len(assemblers))]
+        self._readers = [] if shape.reading.is_plain else [shape.reading.reader() for _ in assemblers]
+        self._writers = [DeltaWriter(is_legacy=shape.is_legacy) for _ in self._readers]
 
     def start(self) -> bytes:
         chunks = []
@@ -108,8 +115,8 @@ class ChatStreamEncoder:
 
     def delta(self, choice: int, delta: ChoiceDelta) -> bytes:
         self._num_generated += len(delta.token_ids)
-        if self._spoken:
-            return self._spoken_delta(choice, delta)
+        if self._readers:
+            return self._read_delta(choice, delta)
         if self._text_only:
             body = self._prefixes[choice] + _encode(delta.text) + self._suffix if delta.text else b""
         elif delta.text or delta.logprobs or (self._shape.return_token_ids and delta.token_ids):
@@ -121,10 +128,10 @@ class ChatStreamEncoder:
     def end(self) -> bytes:
         return self._usage_chunk() + DONE if self._shape.include_usage else DONE
 
-    def _spoken_delta(self, choice: int, delta: ChoiceDelta) -> bytes:
+    def _read_delta(self, choice: int, delta: ChoiceDelta) -> bytes:
         """Chunks of an answer that may hold thinking and calls."""
-        spoken = self._spoken[choice]
-        bodies = spoken.deltas(delta.text, is_last=delta.finish is not None)
+        events = self._readers[choice].read(delta.text, delta.finish)
+        bodies = self._writers[choice].deltas(events)
         chunks: list[bytes] = []
         if not self._text_only and (delta.logprobs or (self._shape.return_token_ids and delta.token_ids)):
             # Log-probabilities and ids are the tokens', whatever the parser makes of their text.
@@ -134,14 +141,14 @@ class ChatStreamEncoder:
                 chunks.append(self._prefixes[choice] + _encode(body["content"]) + self._suffix)
             else:
                 chunks.append(self._chunk({"index": choice, "delta": body, "logprobs": None, "finish_reason": None}))
-        if delta.finish is not None:
-            chunks.append(self._finish(choice, delta.finish, spoken.finish_reason(delta.finish)))
+        if events and isinstance(end := events[-1], End):
+            chunks.append(self._finish(choice, end.finish, finish_reason(end, is_legacy=self._shape.is_legacy)))
         return b"".join(chunks)
 
-    def _full_delta(self, choice: int, delta: ChoiceDelta, spoken: dict[str, Any] | None = None) -> bytes:
+    def _full_delta(self, choice: int, delta: ChoiceDelta, body_delta: dict[str, Any] | None = None) -> bytes:
         body: dict[str, Any] = {
             "index": choice,
-            "delta": {"content": delta.text} if spoken is None else spoken,
+            "delta": {"content": delta.text} if body_delta is None else body_delta,
             "logprobs": self._shape.logprobs(delta.logprobs),
             "finish_reason": None,
         }
@@ -178,16 +185,12 @@ class ChatStreamEncoder:
 
 def _whole_choice(shape: ChatAnswerShape, index: int, choice: CollectedChoice) -> dict[str, Any]:
     finish = choice.finish
-    if shape.reading.is_plain:
-        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-        reason: str | None = None if finish is None else finish.reason
-    else:
-        message, reason = whole_message(shape.reading, choice.text, finish)
+    answer = collect(shape.reading.reader().read(choice.text, finish))
     body: dict[str, Any] = {
         "index": index,
-        "message": message,
+        "message": message_body(answer, is_legacy=shape.is_legacy),
         "logprobs": shape.logprobs(choice.logprobs),
-        "finish_reason": reason,
+        "finish_reason": None if answer.end is None else finish_reason(answer.end, is_legacy=shape.is_legacy),
         "stop_reason": None if finish is None else finish.stop_reason,
     }
     if shape.return_token_ids:

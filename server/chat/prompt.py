@@ -47,7 +47,7 @@ async def encode_conversation(
     BadRequestError
         The messages are not served or not liked by the template, or the prompt is too long.
     """
-    formats = context.formats
+    form = context.format
     messages = template_messages(body.messages, knows_developer=context.chat_template.knows_developer)
     options = _options(body, messages)
     if tools is not None and options["continue_final_message"] and tools.demand == "required":
@@ -55,7 +55,7 @@ async def encode_conversation(
             "'continue_final_message' goes on in a message of words: no call can be required.", param="tool_choice"
         )
     shown = messages
-    if formats.tools_need_words:
+    if form.tools_need_words:
         shown = messages_with_tools(messages, tools)
     elif tools is not None:
         options["tools"] = template_tools(tools)
@@ -65,12 +65,12 @@ async def encode_conversation(
     else:
         text = await asyncio.to_thread(_render, context.chat_template, shown, options)
     if options["add_generation_prompt"] and body.reasoning_effort != "none":
-        text += formats.opening(text)
+        text += form.opening(text)
     refuse_hopeless_text(context.tokenizer.fewest_tokens(text), ready, param="messages")
     token_ids = await context.tokenizer.run(context.tokenizer.encode_rendered, text)
     if not token_ids:
         raise BadRequestError("The rendered prompt is empty.", param="messages")
-    return Conversation(text=text, token_ids=token_ids, thinking=formats.thinking_state(text))
+    return Conversation(text=text, token_ids=token_ids, thinking=form.thinking_state(text))
 
 
 def _options(body: ChatCompletionRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ async def create_chat_completion(request: Request) -> Response:
         ChoiceAssembler(
             context.tokenizer.vocabulary,
             skip_special_tokens=body.skip_special_tokens,
-            shown_ids=frozenset() if shape.reading.is_plain else context.formats.shown_ids,
+            shown_ids=frozenset() if shape.reading.is_plain else context.format.shown_ids,
         )
         for _ in range(params.n)
     ]

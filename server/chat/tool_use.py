@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from constrained.spec import GrammarSpec
 from server.chat.prompt import Conversation
 from server.chat.protocol import ChatCompletionRequest
-from server.chat.reader import Reading
 from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext
 from server.errors import ApiError, BadRequestError
+from server.formats.reader import Reading
 from server.tools.constraint import tool_constraint
 from server.tools.definitions import ToolRequest, read_tools
-from server.tools.harmony import HarmonyParser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +66,17 @@ def answer_constraint(
                 code="unsupported",
             )
         return AnswerConstraint(spec=answer, field=field)
-    if body.continue_final_message and context.formats.tool_parser is HarmonyParser:
+    calls = context.format.calls
+    if body.continue_final_message and calls.calls_are_messages:
         raise BadRequestError(
-            "'continue_final_message' goes on inside a message, and calls in the harmony format are messages of their "
-            "own: it is not served with 'tools'.",
+            f"'continue_final_message' goes on inside a message, and calls in the {calls.name} format are messages of "
+            "their own: it is not served with 'tools'.",
             param="continue_final_message",
             code="unsupported",
         )
     constraint = tool_constraint(
         tools,
-        context.formats.tool_parser,
+        calls,
         token_ids=context.tokenizer.control_ids,
         answer=answer,
         answer_field=field,
@@ -111,7 +111,7 @@ def reading_of(
 ) -> Reading:
     """How the request's answers are read."""
     return Reading(
-        formats=context.formats,
+        format=context.format,
         thinking=conversation.thinking,
         tools=tools,
         is_constrained=is_constrained,

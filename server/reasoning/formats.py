@@ -13,10 +13,6 @@ class ReasoningFormat:
     is_opened_here: bool = False
     """Whether a prompt that leaves the choice open is continued with ``start``: such models begin with it anyway, and
     what a prompt has opened is known before the first token."""
-    is_harmony: bool = False
-    """Thinking is a channel of its own, read by :class:`server.tools.harmony.HarmonyParser`."""
-    part_end: str = ""
-    """Ends a part of the thinking that may be followed by another; empty: ``end`` does."""
 
 
 REASONING_FORMATS: dict[str, ReasoningFormat] = {
@@ -25,13 +21,7 @@ REASONING_FORMATS: dict[str, ReasoningFormat] = {
         ReasoningFormat("deepseek-r1", "<think>", "</think>", is_opened_here=True),
         ReasoningFormat("qwen3", "<think>", "</think>", is_opened_here=True),
         ReasoningFormat("think", "<think>", "</think>"),
-        ReasoningFormat(
-            "gpt-oss",
-            "<|channel|>analysis<|message|>",
-            "<|channel|>final<|message|>",
-            is_harmony=True,
-            part_end="<|end|>",
-        ),
+        ReasoningFormat("gpt-oss", "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     )
 }
 

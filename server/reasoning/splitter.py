@@ -6,9 +6,9 @@ itself began with the start marker; otherwise it is the answer.
 
 from __future__ import annotations
 
+from server.answer.events import Event, Reasoning, Text
 from server.reasoning.formats import ReasoningFormat
 from server.reasoning.state import ThinkingState
-from server.tools.events import Event, Reasoning, Text
 from server.tools.json_text import held_length
 
 

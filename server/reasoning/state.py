@@ -31,8 +31,6 @@ def thinking_state(prompt: str, form: ReasoningFormat, control_spellings: Iterab
     control_spellings
         Special tokens of the tokenizer, the thinking markers not among them.
     """
-    if form.is_harmony:
-        return ThinkingState.OPEN if prompt.endswith("<|start|>assistant") else ThinkingState.CLOSED
     ending = prompt.rstrip()
     if ending.endswith(form.start):
         return ThinkingState.OPEN

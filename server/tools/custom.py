@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
-from server.tools.events import CallArguments, CallBegin, CallEnd, Event
+from server.answer.events import CallArguments, CallBegin, CallEnd, Event, Reader
 from server.tools.forms import ANY_TEXT, Format, tag
 from server.tools.json_text import held_length
 
@@ -34,14 +34,6 @@ def custom_format(name: str, form: Any, origin: str) -> Format:
         else:
             content = {"type": "grammar", "grammar": grammar.definition, "syntax": "lark", **place}
     return tag(f'{TRIGGER} name="{name}">\n', content, _END)
-
-
-class Reader(Protocol):
-    """What reads an answer's text."""
-
-    def add(self, text: str) -> list[Event]: ...
-
-    def finish(self) -> list[Event]: ...
 
 
 class CustomCallParser:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from server.tools.events import CallArguments, CallBegin, CallEnd, Event, Text
+from server.answer.events import CallArguments, CallBegin, CallEnd, Event, Text
 from server.tools.forms import Format, calls_in_a_row, constant, either
 from server.tools.json_text import JsonEnd, held_length
 
@@ -36,6 +36,8 @@ class ToolCallParser(ABC):
     name: ClassVar[str]
     shown_tokens: ClassVar[tuple[str, ...]] = ()
     """Special tokens that this format is made of: the parser must see their spelling."""
+    calls_are_messages: ClassVar[bool] = False
+    """Whether a call is a message of its own, so that none can stand in a message that is continued."""
     separator: ClassVar[str] = "\n"
     """Between two calls where nothing but calls may be written."""
 

@@ -8,7 +8,6 @@ from typing import Any
 from server.chat_template import render_text
 from server.tools.definitions import OfferedTool, ToolRequest
 from server.tools.json_text import dump
-from server.tools.registry import knows_tools
 
 
 def template_tools(request: ToolRequest) -> list[dict[str, Any]]:
@@ -35,11 +34,6 @@ def messages_with_tools(messages: list[dict[str, Any]], request: ToolRequest | N
     )
     system = {**(plain[0] if has_system else {"role": "system"}), "content": block}
     return [system, *plain[has_system:]]
-
-
-def needs_words(template: str | None) -> bool:
-    """Whether :func:`messages_with_tools` has to stand in for the template."""
-    return not knows_tools(template)
 
 
 def _function(tool: OfferedTool) -> dict[str, Any]:

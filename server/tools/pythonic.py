@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.tools.events import CallArguments, CallEnd, collect
+from server.answer.events import CallArguments, CallEnd, collect
 from server.tools.forms import Format, calls_in_a_row, constant, either, optional, sequence, tag
 from server.tools.json_text import dump, is_json
 from server.tools.parser import ToolCallParser, json_arguments

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from server.tools.events import CallArguments, CallBegin, CallEnd, Event, collect
+from server.answer.events import CallArguments, CallBegin, CallEnd, Event, collect
 from server.tools.forms import ANY_TEXT, Format, constant, either, optional, sequence, tag
 from server.tools.hermes import CLOSE, OPEN, tagged_calls_among_words
 from server.tools.json_text import dump, escaped, held_length, is_json, strict_loads

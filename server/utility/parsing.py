@@ -8,23 +8,22 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from server.answer.events import collect
 from server.body import read_request
+from server.chat.message_body import call_object
 from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
-from server.chat.spoken import call_object
 from server.chat.tool_use import tools_of
 from server.context import context_of
 from server.documentation import errors, request_body
 from server.errors import BadRequestError
+from server.formats.answer_format import call_parser
+from server.formats.reader import Reading
+from server.formats.registry import format_of, tool_parser
 from server.json_response import JsonResponse
 from server.reasoning.formats import reasoning_format
-from server.reasoning.splitter import ReasoningSplitter
 from server.reasoning.state import ThinkingState
-from server.tools.custom import CustomCallParser
 from server.tools.definitions import Tool, read_tools
-from server.tools.events import collect
-from server.tools.harmony import HarmonyParser
-from server.tools.registry import tool_parser
 from server.validation import List, RequestModel
 
 router = APIRouter(responses=errors(401, 500))
@@ -72,7 +71,7 @@ async def parse_tool_calls(request: Request) -> Response:
     """Words and calls of a text; a call that is malformed, or of a tool that is not offered, is words."""
     context = context_of(request)
     body = await read_request(ParseToolCallsRequest, request, context.config)
-    kind = _named(body.tool_call_parser, tool_parser, context.formats.tool_parser, "tool_call_parser")
+    kind = _named(body.tool_call_parser, tool_parser, context.format.calls, "tool_call_parser")
     tools = read_tools(
         tools=body.tools,
         tool_choice=None,
@@ -81,9 +80,7 @@ async def parse_tool_calls(request: Request) -> Response:
         function_call=None,
         max_tools=context.config.max_tools,
     )
-    inner = kind({} if tools is None else tools.functions, is_constrained=False)
-    names = frozenset[str]() if tools is None else tools.custom_names
-    parser = CustomCallParser(names, inner) if names else inner
+    parser = call_parser(kind, tools, is_constrained=False)
     answer = collect([*parser.add(body.text), *parser.finish()])
     result: dict[str, Any] = {
         "normal_text": answer.content,
@@ -99,12 +96,11 @@ async def separate_reasoning(request: Request) -> Response:
     """Thinking and answer of a text."""
     context = context_of(request)
     body = await read_request(SeparateReasoningRequest, request, context.config)
-    form = _named(body.reasoning_parser, reasoning_format, context.formats.reasoning, "reasoning_parser")
-    if form is None:
-        return JsonResponse({"reasoning_text": "", "text": body.text})
+    own = context.format
+    thinking = _named(body.reasoning_parser, reasoning_format, own.thinking, "reasoning_parser")
+    form = format_of(thinking, own.calls, context.assets.chat_template, context.tokenizer)
     state = {True: ThinkingState.OPEN, False: ThinkingState.CLOSED, None: ThinkingState.UNSAID}[body.is_thinking]
-    reader = HarmonyParser({}, is_constrained=False) if form.is_harmony else ReasoningSplitter(form, state)
-    answer = collect([*reader.add(body.text), *reader.finish()])
+    answer = collect(Reading(format=form, thinking=state).reader().read_whole(body.text))
     return JsonResponse({"reasoning_text": answer.reasoning, "text": answer.content})
 
 

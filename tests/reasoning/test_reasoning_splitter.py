@@ -6,10 +6,10 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from server.answer.events import collect
 from server.reasoning.formats import reasoning_format, recognise
 from server.reasoning.splitter import ReasoningSplitter
 from server.reasoning.state import ThinkingState, thinking_state
-from server.tools.events import collect
 
 FORM = reasoning_format("think")
 CONTROLS = ("<|im_start|>", "<|im_end|>")

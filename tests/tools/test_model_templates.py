@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from transformers.models.llama4.processing_llama4 import chat_template as llama4_template
 
+from server.answer.events import collect
 from server.chat_template import ChatTemplate
+from server.formats.answer_format import needs_words
+from server.formats.registry import recognise
 from server.models.assets import ModelAssets
 from server.protected_text import ProtectedText
 from server.tools.definitions import OfferedTool, ToolRequest
-from server.tools.events import collect
-from server.tools.prompt import needs_words, template_tools
-from server.tools.registry import recognise
+from server.tools.prompt import template_tools
 
 TEMPLATES = {"llama3_json": llama4_template}
 """By the format they ask for. Of the packages that the server needs, transformers alone ships one that knows tools."""

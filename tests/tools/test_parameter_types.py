@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.tools.events import collect
+from server.answer.events import collect
 from server.tools.properties import declared_properties
 from server.tools.qwen3_coder import Qwen3CoderParser
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from answers import check_calls, events, from_chunks, from_message
 from conftest import RealServer, write_random_model
 
+from server.formats.harmony import HarmonyParser
 from server.models.gguf_assets import assets_from_gguf
-from server.tools.harmony import HarmonyParser
 
 TEMPLATE = (
     "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}{# <|channel|>analysis #}"

@@ -22,14 +22,14 @@ from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 from constrained.walk import legal_token_ids
 from constrained.xgrammar_backend import XGrammarBackend
+from server.answer.events import collect
 from server.errors import BadRequestError
+from server.formats.harmony import HarmonyParser
+from server.formats.registry import TOOL_PARSERS, tool_parser
 from server.tools.constraint import tool_constraint
 from server.tools.custom import CustomCallParser
 from server.tools.definitions import Tool, ToolRequest, read_tools
-from server.tools.events import collect
 from server.tools.forms import MAX_PARALLEL_CALLS
-from server.tools.harmony import HarmonyParser
-from server.tools.registry import TOOL_PARSERS, tool_parser
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_texts import SCHEMAS

@@ -9,9 +9,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from server.answer.events import CallArguments, CallBegin, CallEnd, collect
+from server.formats.registry import TOOL_PARSERS, recognise, tool_parser
 from server.tools.custom import CustomCallParser
-from server.tools.events import CallArguments, CallBegin, CallEnd, collect
-from server.tools.registry import TOOL_PARSERS, recognise, tool_parser
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_texts import LOOSE, MALFORMED_CASES, RECORDED, RECORDED_CASES, SCHEMAS, calls_of

@@ -11,8 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from constrained.spec import ReasoningSpec
+from server.answer.events import Reader, Reasoning, Text
+from server.errors import BadRequestError
+from server.formats.answer_format import AnswerFormat, call_parser
+from server.reasoning.formats import reasoning_format
+from server.reasoning.state import ThinkingState
 from server.tools.custom import TRIGGER
-from server.tools.events import Reasoning, Text
+from server.tools.definitions import ToolRequest
 from server.tools.forms import (
     ANY_TEXT,
     Format,
@@ -44,6 +50,7 @@ class HarmonyParser(ToolCallParser):
     """
 
     name = "harmony"
+    calls_are_messages = True
     shown_tokens = (_START, _END, _MESSAGE, _CHANNEL, _CONSTRAIN, _RETURN, _CALL)
 
     def __init__(self, tools: Mapping[str, dict[str, Any]], *, is_constrained: bool) -> None:
@@ -150,6 +157,38 @@ class HarmonyParser(ToolCallParser):
             self._text(_CONTENT_END.sub("", rest))
         elif self._state == self._content:
             self._show(rest)
+
+
+class HarmonyFormat(AnswerFormat):
+    """One parser reads thinking, words and calls; a prompt that opens the assistant's turn leaves thinking open."""
+
+    MARKERS = reasoning_format("gpt-oss")
+
+    def thinking_state(self, prompt: str) -> ThinkingState:
+        return ThinkingState.OPEN if prompt.endswith(f"{_START}assistant") else ThinkingState.CLOSED
+
+    def reasoning_spec(
+        self, state: ThinkingState, *, budget: int | None, stops_apply: bool, has_form: bool, constrains_calls: bool
+    ) -> ReasoningSpec | None:
+        if state is ThinkingState.CLOSED:
+            return None
+        if not constrains_calls and (has_form or budget is not None):
+            # Up to the final channel everything counts as thinking: what is asked for begins there.
+            return self._spec("", self.MARKERS.end, is_thinking=True, budget=budget, stops_apply=stops_apply)
+        if budget is not None:
+            raise BadRequestError(
+                "'thinking_budget' does not go with 'tools' in the harmony format, where thinking and calls are told "
+                "apart by the model alone.",
+                param="thinking_budget",
+                code="unsupported",
+            )
+        return self._spec(self.MARKERS.start, _END, is_thinking=False, may_think_again=True, stops_apply=stops_apply)
+
+    def splitter(self, state: ThinkingState, *, keeps_markers: bool) -> Reader | None:
+        return None
+
+    def parser(self, tools: ToolRequest | None, *, is_constrained: bool) -> Reader | None:
+        return call_parser(self.calls, tools, is_constrained=is_constrained)
 
 
 def _header(channel: str) -> Format:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from server.chat.formats import ChatFormats
-from server.reasoning.splitter import ReasoningSplitter
+from scheduler.messages import Finish
+from server.answer.events import CallBegin, CallEnd, End, Event, Reasoning, Text, joined
+from server.formats.answer_format import AnswerFormat
 from server.reasoning.state import ThinkingState
-from server.tools.custom import CustomCallParser
 from server.tools.definitions import ToolRequest
-from server.tools.events import CallBegin, Event, Reasoning, Text
-from server.tools.parser import ToolCallParser
-from server.tools.registry import tool_parser
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """How a request's answers are read; the same for each of its choices."""
 
-    formats: ChatFormats
+    format: AnswerFormat
     thinking: ThinkingState
     tools: ToolRequest | None = None
     is_constrained: bool = False
@@ -31,10 +28,7 @@ class Reading:
     @property
     def is_plain(self) -> bool:
         """Whether an answer is nothing but words."""
-        has_reasoning = self.formats.reasoning is not None and (
-            self.thinking is not ThinkingState.CLOSED or self.formats.reads_harmony
-        )
-        return self.tools is None and not has_reasoning
+        return self.reader().is_plain
 
     def reader(self) -> AnswerReader:
         """A reader for one choice."""
@@ -49,22 +43,31 @@ class AnswerReader:
     """
 
     def __init__(self, reading: Reading) -> None:
-        formats, tools = reading.formats, reading.tools
         self._shows_reasoning = reading.shows_reasoning
         self._is_inline = not reading.separates_reasoning
-        self._splitter: ReasoningSplitter | None = None
-        self._parser: ToolCallParser | CustomCallParser | None = None
+        self._splitter = reading.format.splitter(reading.thinking, keeps_markers=self._is_inline)
+        self._parser = reading.format.parser(reading.tools, is_constrained=reading.is_constrained)
+        self._trims = reading.tools is not None
         self._held_space = ""
         self._has_words = False
-        self._has_calls = False
-        kind = tool_parser("harmony") if formats.reads_harmony else formats.tool_parser
-        if formats.reasoning is not None and not formats.reads_harmony and reading.thinking is not ThinkingState.CLOSED:
-            self._splitter = ReasoningSplitter(formats.reasoning, reading.thinking, keeps_markers=self._is_inline)
-        if tools is not None or formats.reads_harmony:
-            parser = kind({} if tools is None else tools.functions, is_constrained=reading.is_constrained)
-            names = frozenset[str]() if tools is None else tools.custom_names
-            self._parser = CustomCallParser(names, parser) if names else parser
-        self._trims = tools is not None
+        self._num_begun = self._num_ended = 0
+        """Calls."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self._splitter is None and self._parser is None
+
+    def read(self, text: str, finish: Finish | None) -> list[Event]:
+        """The next events; with ``finish`` the last ones."""
+        if finish is None:
+            return joined(self.add(text))
+        events = self.read_whole(text)
+        has_calls = self._num_begun > 0 and self._num_ended == self._num_begun
+        return [*joined(events), End(finish, finish.reason == "stop" and has_calls)]
+
+    def read_whole(self, text: str) -> list[Event]:
+        """All events of a text that is there whole, but for the end."""
+        return [*self.add(text), *self.finish()]
 
     def add(self, text: str) -> list[Event]:
         """What the next piece of text says."""
@@ -79,7 +82,7 @@ class AnswerReader:
         events = self._through_parser(self._splitter.finish()) if self._splitter is not None else []
         if self._parser is not None:
             events += self._settle(self._parser.finish())
-        if self._held_space and not self._has_calls:
+        if self._held_space and not self._num_begun:
             events.append(Text(self._held_space))
         self._held_space = ""
         return events
@@ -107,7 +110,8 @@ class AnswerReader:
             else:
                 if isinstance(event, CallBegin):
                     self._held_space = ""
-                    self._has_calls = True
+                    self._num_begun += 1
+                self._num_ended += isinstance(event, CallEnd)
                 settled.append(event)
         return settled
 
@@ -117,7 +121,7 @@ class AnswerReader:
             self._held_space += text
             return
         shown = self._held_space + words
-        if self._has_calls and not self._has_words:
+        if self._num_begun and not self._has_words:
             shown = shown.lstrip()
         self._held_space = text[len(words) :]
         self._has_words = True

@@ -1,9 +1,12 @@
-"""What a parser finds in an answer, in order."""
+"""What one choice of an answer holds, in order, in the terms of no dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
+
+from scheduler.messages import Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,24 @@ class CallEnd:
     """The current call's arguments are complete."""
 
 
-Event = Text | Reasoning | CallBegin | CallArguments | CallEnd
+@dataclass(frozen=True, slots=True)
+class End:
+    """The choice is over."""
+
+    finish: Finish
+    has_calls: bool
+    """Whether it ended by itself, with calls that are all complete. A call that was cut off is no reason to call."""
+
+
+Event = Text | Reasoning | CallBegin | CallArguments | CallEnd | End
+
+
+class Reader(Protocol):
+    """Finds events in one choice's text, piece by piece; whatever the pieces, the joined events are the same."""
+
+    def add(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]: ...
 
 
 @dataclass(slots=True)
@@ -60,6 +80,7 @@ class ParsedAnswer:
     content: str
     reasoning: str
     calls: list[ParsedCall]
+    end: End | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -82,4 +103,22 @@ def collect(events: Iterable[Event]) -> ParsedAnswer:
                 answer.calls[-1].arguments += text
             case CallEnd():
                 answer.calls[-1].is_complete = True
+            case End():
+                answer.end = event
     return answer
+
+
+def joined(events: Iterable[Event]) -> list[Event]:
+    """The same events, with neighbours of one kind as one."""
+    result: list[Event] = []
+    for event in events:
+        match result[-1] if result else None, event:
+            case (Text(a), Text(b)):
+                result[-1] = Text(a + b)
+            case (Reasoning(a), Reasoning(b)):
+                result[-1] = Reasoning(a + b)
+            case (CallArguments(a), CallArguments(b)):
+                result[-1] = CallArguments(a + b)
+            case _:
+                result.append(event)
+    return result

@@ -1,0 +1,1 @@
+"""How models write their answers: thinking, words and calls, and what reads them."""
