@@ -12,13 +12,13 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
+import server.chat.parts
 import server.chat.router
+import server.chat.tokens
 import server.completions.router
 import server.utility.administration
 import server.utility.health
 import server.utility.models
-import server.utility.parsing
-import server.utility.tokens
 from server.auth import Auth
 from server.chat_template import ChatTemplate
 from server.config import HttpConfig
@@ -37,8 +37,8 @@ _ROUTERS = (
     server.chat.router.router,
     server.completions.router.router,
     server.utility.models.router,
-    server.utility.tokens.router,
-    server.utility.parsing.router,
+    server.chat.tokens.router,
+    server.chat.parts.router,
     server.utility.health.router,
     server.utility.administration.router,
 )

@@ -1,4 +1,4 @@
-"""Server-sent events: the response object, and the encoders' common shape.
+"""Sending an answer, and server-sent events: the response object, and what writes a dialect's answers.
 
 Written for the cost of one token: no task, no timer and no JSON tree per event. What one message of the scheduler
 brings for a stream goes out in one write.
@@ -7,7 +7,7 @@ brings for a stream goes out in one write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from scheduler.messages import PromptLogprobs
-from server.choices import ChoiceDelta
+from server.choices import ChoiceDelta, CollectedChoice
 from server.errors import ApiError, ClientDisconnectedError
 from server.generation import Generation
+from server.json_response import JsonResponse
 from server.request_record import record_of
 
 logger = logging.getLogger("scansion.stream")
@@ -30,8 +31,12 @@ def event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class StreamEncoder(Protocol):
-    """Turns deltas into one dialect's events; ``b""`` where there is nothing to say."""
+class AnswerWriter(Protocol):
+    """Writes one answer in its dialect: whole, or as events; ``b""`` where there is nothing to say."""
+
+    def whole(self, choices: Sequence[CollectedChoice]) -> Mapping[str, Any]: ...
+
+    def place(self, prompt_index: int, message: PromptLogprobs) -> None: ...
 
     def start(self) -> bytes: ...
 
@@ -42,17 +47,34 @@ class StreamEncoder(Protocol):
     def end(self) -> bytes: ...
 
 
+async def respond(generation: Generation, writer: AnswerWriter) -> Response:
+    """The response to an admitted request: a stream if it asked for one, else the answer once it is whole.
+
+    Raises
+    ------
+    ApiError
+        An answer that is not streamed failed.
+    ClientDisconnectedError
+    """
+    if generation.is_streamed:
+        return EventStream(generation, writer)
+    try:
+        return JsonResponse(writer.whole(await generation.collect(writer.place)))
+    finally:
+        generation.close()
+
+
 class EventStream(Response):
     """Streams a generation; an error after the start becomes an ``error`` event, and then the stream ends."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, encoder: StreamEncoder) -> None:
+    def __init__(self, generation: Generation, writer: AnswerWriter) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
         self._generation = generation
-        self._encoder = encoder
+        self._writer = writer
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
@@ -61,7 +83,7 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 await self._stream(send)
-                last = self._encoder.end()
+                last = self._writer.end()
             except ApiError as error:
                 record_of(scope).error = error.message
                 last = _error_event(error)
@@ -77,15 +99,15 @@ class EventStream(Response):
             self._generation.close()
 
     async def _stream(self, send: Send) -> None:
-        generation, encoder = self._generation, self._encoder
-        first = encoder.start()
+        generation, writer = self._generation, self._writer
+        first = writer.start()
         if first:
             await send({"type": "http.response.body", "body": first, "more_body": True})
         while deltas := await generation.next():
             parts = [
-                encoder.prompt_logprobs(index, delta)
+                writer.prompt_logprobs(index, delta)
                 if isinstance(delta, PromptLogprobs)
-                else encoder.delta(index, delta)
+                else writer.delta(index, delta)
                 for index, delta in deltas
             ]
             body = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -41,7 +41,7 @@ class Generation:
         self._watcher = watcher
         self._running_ids = running_ids
         self._n = n
-        self._is_streamed = is_streamed
+        self.is_streamed = is_streamed
         self._last_token: list[float | None] = [None] * len(assemblers)
         self.assemblers = assemblers
 
@@ -71,16 +71,13 @@ class Generation:
                 deltas.append((prompt_index, event))
         return deltas
 
-    async def collect(
-        self, on_prompt_logprobs: Callable[[int, PromptLogprobs], None] | None = None
-    ) -> list[CollectedChoice]:
+    async def collect(self, on_prompt_logprobs: Callable[[int, PromptLogprobs], None]) -> list[CollectedChoice]:
         """Every choice, once all have ended."""
         choices = [CollectedChoice() for _ in self.assemblers]
         while deltas := await self.next():
             for index, delta in deltas:
                 if isinstance(delta, PromptLogprobs):
-                    if on_prompt_logprobs is not None:
-                        on_prompt_logprobs(index, delta)
+                    on_prompt_logprobs(index, delta)
                     continue
                 choice = choices[index]
                 choice.text += delta.text
@@ -106,7 +103,7 @@ class Generation:
             raise RequestAbortedError("The request was aborted.")
         num_tokens = len(output.token_ids)
         record.completion_tokens += num_tokens
-        if not num_tokens or not self._is_streamed:
+        if not num_tokens or not self.is_streamed:
             return  # an unstreamed answer's tokens may all come at its end: they say nothing of time
         last = self._last_token[index]
         if last is not None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from sampling.params import SamplingParams
-from sampling.validation import SamplingParamsError, validate_sampling_params
 from server.config import HttpConfig
 from server.errors import BadRequestError
 from server.validation import List, RequestModel
@@ -159,20 +158,17 @@ def sampling_params(
     config: HttpConfig,
     defaults: dict[str, Any],
     vocab_size: int,
-    max_tokens: int,
     n: int,
     logprobs: int | None,
     prompt_logprobs: int | None,
     encode: Callable[[str], list[int]],
 ) -> SamplingParams:
-    """Resolve a request's fields against the model's generation defaults.
+    """Resolve a request's fields against the model's generation defaults; ``max_tokens`` is left for later.
 
     Parameters
     ----------
     defaults
         From the model's ``generation_config``; a field of the request wins.
-    max_tokens
-        Already resolved against the room that the prompt leaves.
     encode
         Text to token ids, for ``bad_words``.
 
@@ -193,8 +189,8 @@ def sampling_params(
     temperature, top_p = resolved("temperature", 1.0), resolved("top_p", 1.0)
     if top_p == 0.0:  # keeps the likeliest token alone
         temperature, top_p = 0.0, 1.0
-    params = SamplingParams(
-        max_tokens=max_tokens,
+    return SamplingParams(
+        max_tokens=0,
         n=n,
         min_tokens=fields.min_tokens or fields.min_new_tokens or 0,
         temperature=temperature,
@@ -207,7 +203,7 @@ def sampling_params(
         frequency_penalty=float(fields.frequency_penalty or 0.0),
         presence_penalty=float(fields.presence_penalty or 0.0),
         logit_bias=_logit_bias(fields.logit_bias or {}, vocab_size, config),
-        allowed_token_ids=_allowed(fields.allowed_token_ids),
+        allowed_token_ids=_allowed(fields.allowed_token_ids, vocab_size),
         bad_words_token_ids=_bad_words(fields.bad_words or [], encode, config),
         stop=_stops(fields.stop, config),
         stop_token_ids=_token_ids(fields.stop_token_ids or [], "stop_token_ids", vocab_size),
@@ -216,15 +212,6 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
-    _token_ids(fields.allowed_token_ids or [], "allowed_token_ids", vocab_size)
-    try:
-        validate_sampling_params(params, vocab_size=vocab_size)
-    except SamplingParamsError as error:
-        message, param = str(error), error.param
-        if param == "min_tokens" and fields.min_tokens is None:  # the client knows it by its other name
-            message, param = message.replace("'min_tokens'", "'min_new_tokens'"), "min_new_tokens"
-        raise BadRequestError(message, param=param, code="invalid_value") from error
-    return params
 
 
 def _top_k(value: int | None, defaults: dict[str, Any]) -> int:
@@ -233,12 +220,12 @@ def _top_k(value: int | None, defaults: dict[str, Any]) -> int:
     return -1 if value == 0 else value  # transformers writes "keep every token" as 0
 
 
-def _allowed(token_ids: list[int] | None) -> tuple[int, ...] | None:
+def _allowed(token_ids: list[int] | None, vocab_size: int) -> tuple[int, ...] | None:
     if token_ids is None:
         return None
     if not token_ids:
         raise BadRequestError("'allowed_token_ids' is empty: no token could be drawn.", param="allowed_token_ids")
-    return tuple(dict.fromkeys(token_ids))
+    return tuple(dict.fromkeys(_token_ids(token_ids, "allowed_token_ids", vocab_size)))
 
 
 def _token_ids(token_ids: list[int], name: str, vocab_size: int) -> tuple[int, ...]:

@@ -12,13 +12,8 @@ from server.tools.json_text import strict_loads
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def template_messages(messages: Sequence[ChatMessage], *, knows_developer: bool) -> list[dict[str, Any]]:
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Messages as dicts of plain data; text parts are joined with a line break, as vLLM joins them.
-
-    Parameters
-    ----------
-    knows_developer
-        Whether the template tells ``developer`` from ``system``; otherwise a developer message becomes a system one.
 
     Raises
     ------
@@ -26,10 +21,10 @@ def template_messages(messages: Sequence[ChatMessage], *, knows_developer: bool)
         Names the message and the field that is wrong or not served.
     """
     calls: dict[str, str] = {}
-    return [_message(message, f"messages[{i}]", knows_developer, calls) for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]", calls) for i, message in enumerate(messages)]
 
 
-def _message(message: ChatMessage, path: str, knows_developer: bool, calls: dict[str, str]) -> dict[str, Any]:
+def _message(message: ChatMessage, path: str, calls: dict[str, str]) -> dict[str, Any]:
     """``calls`` are the tools called so far, by call id; this message's are added."""
     role = message.role
     if role not in ROLES:
@@ -39,10 +34,7 @@ def _message(message: ChatMessage, path: str, knows_developer: bool, calls: dict
             code="invalid_value",
         )
     _refuse_misplaced(message, path)
-    plain: dict[str, Any] = {
-        "role": "system" if role == "developer" and not knows_developer else role,
-        "content": _content(message, path),
-    }
+    plain: dict[str, Any] = {"role": role, "content": _content(message, path)}
     if message.name is not None:
         plain["name"] = message.name
     if message.tool_calls:

@@ -6,7 +6,7 @@ import codecs
 
 from scheduler.messages import PromptLogprobs
 from server.choices import PlacedLogprob
-from server.completions.prompts import Prompt
+from server.request.description import Prompt
 from server.tokenizer import Tokenizer
 
 

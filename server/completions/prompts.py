@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scheduler.messages import SchedulerReady
 from server.completions.protocol import CompletionRequest
 from server.context import ServerContext
 from server.errors import BadRequestError
 from server.limits import refuse_hopeless_text
-
-
-@dataclass(frozen=True)
-class Prompt:
-    token_ids: list[int]
-    text: str
-    """As given, or decoded from the ids: what ``echo`` shows."""
+from server.request.description import Prompt
 
 
 async def read_prompts(context: ServerContext, body: CompletionRequest, ready: SchedulerReady) -> list[Prompt]:
-    """Encode every prompt.
+    """Encode every prompt; its text is as given, or decoded from the ids, for ``echo``.
 
     Raises
     ------
@@ -49,7 +41,7 @@ async def _read(
         token_ids = await tokenizer.run(
             lambda text: tokenizer.encode_prompt(text, add_special_tokens=add_special_tokens), item
         )
-        prompt = Prompt(token_ids, item)
+        prompt = Prompt(token_ids=token_ids, text=item)
     else:
         if item and max(item) >= ready.vocab_size:
             index = next(i for i, token_id in enumerate(item) if token_id >= ready.vocab_size)
@@ -58,7 +50,7 @@ async def _read(
                 param=f"{param}[{index}]",
                 code="invalid_token_id",
             )
-        prompt = Prompt(item, tokenizer.decode(item))
+        prompt = Prompt(token_ids=item, text=tokenizer.decode(item))
     if not prompt.token_ids:
         raise BadRequestError(f"'{param}' has no tokens; the model needs at least one to begin with.", param=param)
     return prompt

@@ -1,18 +1,15 @@
-"""What a chat request may call, the grammar of its answer, and how that is read."""
+"""The grammar of a whole answer: calls, words in the form that was asked for, or either."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from constrained.spec import GrammarSpec
-from server.chat.prompt import Conversation
-from server.chat.protocol import ChatCompletionRequest
-from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext
 from server.errors import ApiError, BadRequestError
-from server.formats.reader import Reading
+from server.request.description import AnswerRequest, Conversation
 from server.tools.constraint import tool_constraint
-from server.tools.definitions import ToolRequest, read_tools
+from server.tools.definitions import ToolRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,31 +21,16 @@ class AnswerConstraint:
     has_free_text: bool = False
 
 
-def tools_of(body: ChatCompletionRequest, context: ServerContext) -> ToolRequest | None:
-    """The request's tools; ``None`` when it may call none. Raises :class:`BadRequestError`."""
-    return read_tools(
-        tools=body.tools,
-        tool_choice=body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls,
-        functions=body.functions,
-        function_call=body.function_call,
-        max_tools=context.config.max_tools,
-    )
-
-
-def answer_constraint(
-    body: ChatCompletionRequest, context: ServerContext, tools: ToolRequest | None
-) -> AnswerConstraint:
-    """The grammar of the whole answer: calls, words in the form that was asked for, or either.
+def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerConstraint:
+    """What holds the answer to the request's tools and form.
 
     Raises
     ------
     BadRequestError
         The constraints contradict each other or cannot be enforced.
     """
-    config = context.config
-    answer = grammar_spec(body, max_bytes=config.max_constraint_bytes)
-    field = constraint_field(body)
+    config, calls, tools = context.config, context.format.calls, asked.tools
+    answer, field = asked.form.spec, asked.form.field
     if tools is None:
         return AnswerConstraint(spec=answer, field=field)
     if tools.demand == "required" and answer is not None and field != "response_format":
@@ -66,22 +48,16 @@ def answer_constraint(
                 code="unsupported",
             )
         return AnswerConstraint(spec=answer, field=field)
-    calls = context.format.calls
-    if body.continue_final_message and calls.calls_are_messages:
-        raise BadRequestError(
-            f"'continue_final_message' goes on inside a message, and calls in the {calls.name} format are messages of "
-            "their own: it is not served with 'tools'.",
-            param="continue_final_message",
-            code="unsupported",
-        )
+    if isinstance(asked.prompt, Conversation) and asked.prompt.continues_last:
+        _refuse_calls_in_a_continued_message(tools, calls.name, are_messages=calls.calls_are_messages)
     constraint = tool_constraint(
         tools,
         calls,
         token_ids=context.tokenizer.control_ids,
         answer=answer,
         answer_field=field,
-        lenient=body.lenient,
-        backend=body.grammar_backend or "auto",
+        lenient=asked.is_lenient,
+        backend=asked.grammar_backend or "auto",
         max_bytes=config.max_constraint_bytes,
     )
     is_of_calls = constraint.spec is not answer
@@ -101,20 +77,11 @@ def naming_tool(error: ApiError, tools: ToolRequest | None) -> ApiError:
     return error
 
 
-def reading_of(
-    body: ChatCompletionRequest,
-    context: ServerContext,
-    conversation: Conversation,
-    tools: ToolRequest | None,
-    *,
-    is_constrained: bool,
-) -> Reading:
-    """How the request's answers are read."""
-    return Reading(
-        format=context.format,
-        thinking=conversation.thinking,
-        tools=tools,
-        is_constrained=is_constrained,
-        separates_reasoning=body.separate_reasoning,
-        shows_reasoning=body.include_reasoning,
-    )
+def _refuse_calls_in_a_continued_message(tools: ToolRequest, name: str, *, are_messages: bool) -> None:
+    if are_messages:
+        raise BadRequestError(
+            f"'continue_final_message' goes on inside a message, and calls in the {name} format are messages of their "
+            "own: it is not served with 'tools'.",
+            param="continue_final_message",
+            code="unsupported",
+        )

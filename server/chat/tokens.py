@@ -9,13 +9,14 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from server.body import read_request
-from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest, ChatMessage
+from server.chat.request import conversation
 from server.context import context_of
 from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.json_response import JsonResponse
 from server.limits import refuse_hopeless_text
+from server.request.prompt import encode_conversation
 from server.validation import List, RequestModel
 
 router = APIRouter(responses=errors(401, 500))
@@ -72,7 +73,7 @@ async def tokenize(request: Request) -> Response:
             continue_final_message=body.continue_final_message,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        token_ids = (await encode_conversation(context, chat, ready)).token_ids
+        token_ids = (await encode_conversation(context, conversation(chat, context), ready)).token_ids
     answer: dict[str, Any] = {
         "tokens": token_ids,
         "count": len(token_ids),

@@ -11,9 +11,8 @@ from fastapi.responses import Response
 from server.answer.events import collect
 from server.body import read_request
 from server.chat.message_body import call_object
-from server.chat.prompt import encode_conversation
 from server.chat.protocol import ChatCompletionRequest
-from server.chat.tool_use import tools_of
+from server.chat.request import conversation
 from server.context import context_of
 from server.documentation import errors, request_body
 from server.errors import BadRequestError
@@ -23,6 +22,7 @@ from server.formats.registry import format_of, tool_parser
 from server.json_response import JsonResponse
 from server.reasoning.formats import reasoning_format
 from server.reasoning.state import ThinkingState
+from server.request.prompt import encode_conversation
 from server.tools.definitions import Tool, read_tools
 from server.validation import List, RequestModel
 
@@ -55,13 +55,13 @@ async def apply_template(request: Request) -> Response:
     context = context_of(request)
     body = await read_request(ChatCompletionRequest, request, context.config)
     context.resolve_model(body.model)
-    conversation = await encode_conversation(context, body, context.require_ready(), tools_of(body, context))
+    prompt = await encode_conversation(context, conversation(body, context), context.require_ready())
     return JsonResponse(
         {
-            "prompt": context.tokenizer.protected_text.unmark(conversation.text),
-            "token_ids": conversation.token_ids,
-            "count": len(conversation.token_ids),
-            "is_thinking": conversation.thinking is ThinkingState.OPEN,
+            "prompt": context.tokenizer.protected_text.unmark(prompt.text),
+            "token_ids": prompt.token_ids,
+            "count": len(prompt.token_ids),
+            "is_thinking": prompt.thinking is ThinkingState.OPEN,
         }
     )
 
