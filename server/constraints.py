@@ -8,7 +8,7 @@ from typing import Any
 
 from constrained.spec import GrammarKind, GrammarSpec
 from server.errors import BadRequestError
-from server.sampling_request import JsonSchemaFormat, ResponseFormat, SamplingFields, StructuredOutputs
+from server.request.fields import JsonSchemaFormat, ResponseFormat, SamplingFields, StructuredOutputs
 
 _ANY_OBJECT = '{"type":"object"}'
 

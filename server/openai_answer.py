@@ -13,8 +13,8 @@ from scheduler.messages import Finish
 from server.choices import ChoiceDelta, CollectedChoice
 from server.context import ServerContext
 from server.event_stream import DONE, event
+from server.request.fields import SamplingFields
 from server.request.generate import StartedAnswer
-from server.sampling_request import SamplingFields
 from server.usage import usage_body, usage_so_far
 
 _encode = msgspec.json.encode

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.sampling_request import SamplingFields
+from server.request.fields import SamplingFields
 from server.tools.definitions import FunctionDefinition, Tool
 from server.validation import List, RequestModel
 

@@ -9,7 +9,7 @@ from server.chat_template import RESERVED_ARGUMENTS
 from server.context import ServerContext
 from server.errors import BadRequestError
 from server.request.description import AnswerRequest, Conversation, Thinking
-from server.request.shared_fields import answer_request, refuse_more_logprobs, refuse_stream_options
+from server.request.from_fields import answer_request, refuse_more_logprobs, refuse_stream_options
 from server.tools.definitions import read_tools
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from server.sampling_request import SamplingFields, TokenId
+from server.request.fields import SamplingFields, TokenId
 from server.validation import List
 
 

@@ -8,7 +8,7 @@ from server.completions.protocol import CompletionRequest
 from server.context import ServerContext
 from server.errors import BadRequestError
 from server.request.description import AnswerRequest
-from server.request.shared_fields import answer_request, refuse_more_logprobs, refuse_stream_options
+from server.request.from_fields import answer_request, refuse_more_logprobs, refuse_stream_options
 
 
 async def completion_request(body: CompletionRequest, context: ServerContext, ready: SchedulerReady) -> AnswerRequest:

@@ -9,7 +9,7 @@ import pytest
 
 from server.chat.protocol import ChatCompletionRequest
 from server.completions.protocol import CompletionRequest
-from server.sampling_request import SamplingFields
+from server.request.fields import SamplingFields
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -12,7 +12,7 @@ import pytest
 from server.chat.protocol import ChatCompletionRequest, ChatMessage, ContentPart
 from server.completions.protocol import CompletionRequest
 from server.ignored_fields import IGNORED_FIELDS, IGNORED_NESTED_FIELDS, NEUTRAL_VALUES, REFUSED_FIELDS
-from server.sampling_request import StreamOptions
+from server.request.fields import StreamOptions
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
