@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,10 +11,38 @@ import numpy.typing as npt
 from constrained.environment import GrammarEnvironment, ids_to_words
 
 
+class Marker:
+    """A sequence of symbols to be found in a stream of them (Knuth, Morris and Pratt).
+
+    A state is the number of its symbols that the stream ends with.
+    """
+
+    def __init__(self, symbols: Sequence[Hashable]) -> None:
+        self.symbols = symbols
+        self._failure = [0] * len(symbols)
+        state = 0
+        for index in range(1, len(symbols)):
+            state = self._following(state, symbols[index])
+            self._failure[index] = state
+
+    def advance(self, state: int, symbols: Sequence[Hashable]) -> tuple[int, int | None]:
+        """The next state, and how many of ``symbols`` complete the marker (``None``: it is not complete)."""
+        for index, symbol in enumerate(symbols):
+            state = self._following(state, symbol)
+            if state == len(self.symbols):
+                return 0, index + 1
+        return state, None
+
+    def _following(self, state: int, symbol: Hashable) -> int:
+        while state and self.symbols[state] != symbol:
+            state = self._failure[state - 1]
+        return state + (self.symbols[state] == symbol)
+
+
 class ThinkEndMarker:
     """The marker as bytes, matched over token bytes: a model may split it in other tokens than the tokenizer would.
 
-    A state is the number of marker bytes that the text ends with (Knuth-Morris-Pratt).
+    A state is the number of marker bytes that the text ends with.
     """
 
     def __init__(self, environment: GrammarEnvironment, token_ids: tuple[int, ...]) -> None:
@@ -23,7 +52,7 @@ class ThinkEndMarker:
         self._token_bytes = environment.vocabulary.token_bytes
         self._environment = environment
         self.data = b"".join(self._token_bytes[i] for i in token_ids)
-        self._failure = _failure_function(self.data)
+        self._marker = Marker(self.data)
         self._boundaries = {0: 0}
         length = 0
         for number, token_id in enumerate(token_ids):
@@ -31,21 +60,15 @@ class ThinkEndMarker:
             self._boundaries[length] = number + 1
 
     def advance(self, state: int, token_id: int) -> tuple[int, bytes | None]:
-        """The next state, and what stands behind the marker when this token completes it (else ``None``)."""
+        """The next state, and what follows the marker when this token completes it (else ``None``)."""
         token = self._token_bytes[token_id] if token_id < len(self._token_bytes) else b""
-        for index, byte in enumerate(token):
-            while state and self.data[state] != byte:
-                state = self._failure[state - 1]
-            if self.data[state] == byte:
-                state += 1
-            if state == len(self.data):
-                return 0, token[index + 1 :]
-        return state, None
+        state, length = self._marker.advance(state, token)
+        return state, None if length is None else token[length:]
 
     def forbidden_words(self, state: int) -> npt.NDArray[np.int32] | None:
-        """Bits of tokens that complete the marker and carry text of the answer behind it; ``None`` if there are none.
+        """Bits of tokens that complete the marker and go on with text of the answer; ``None`` if there are none.
 
-        That text would never pass the grammar. Whitespace behind the marker belongs to the marker.
+        That text would never pass the grammar. White space after the marker belongs to the marker.
         """
         return _forbidden_words(self._environment, self.data, state)
 
@@ -66,14 +89,3 @@ def _forbidden_words(environment: GrammarEnvironment, marker: bytes, state: int)
     rest = marker[state:]
     ids = [i for i, b in enumerate(environment.matchable_bytes) if b.startswith(rest) and b[len(rest) :].strip()]
     return ids_to_words(ids, environment.num_mask_words) if ids else None
-
-
-def _failure_function(pattern: bytes) -> list[int]:
-    failure = [0] * len(pattern)
-    state = 0
-    for index in range(1, len(pattern)):
-        while state and pattern[state] != pattern[index]:
-            state = failure[state - 1]
-        state += pattern[state] == pattern[index]
-        failure[index] = state
-    return failure
