@@ -35,16 +35,7 @@ def answer_request(
         Names the field that is out of range or contradicts another.
     """
     form = Form(spec=grammar_spec(body, max_bytes=context.config.max_constraint_bytes), field=constraint_field(body))
-    sampling = _sampling_params(
-        body,
-        config=context.config,
-        defaults=context.assets.generation_defaults,
-        vocab_size=ready.vocab_size,
-        n=n,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        encode=context.tokenizer.encode_plain,
-    )
+    sampling = _sampling_params(body, context, ready.vocab_size, n, logprobs, prompt_logprobs)
     if body.min_tokens is None:
         names = {**names, "min_tokens": "min_new_tokens"}
     return AnswerRequest(
@@ -75,29 +66,14 @@ def refuse_more_logprobs(num: int | None, context: ServerContext, *, param: str)
 
 def _sampling_params(
     fields: SamplingFields,
-    *,
-    config: HttpConfig,
-    defaults: dict[str, Any],
+    context: ServerContext,
     vocab_size: int,
     n: int,
     logprobs: int | None,
     prompt_logprobs: int | None,
-    encode: Callable[[str], list[int]],
 ) -> SamplingParams:
-    """Resolve a request's fields against the model's generation defaults; ``max_tokens`` is left for later.
-
-    Parameters
-    ----------
-    defaults
-        From the model's ``generation_config``; a field of the request wins.
-    encode
-        Text to token ids, for ``bad_words``.
-
-    Raises
-    ------
-    BadRequestError
-        Names the field that is out of range or contradicts another.
-    """
+    """Resolve the fields against the model's generation defaults; ``max_tokens`` is settled later."""
+    config, defaults = context.config, context.assets.generation_defaults
     if n > config.max_choices:
         raise BadRequestError(f"'n' is {n}; the largest allowed is {config.max_choices}.", param="n")
     if fields.min_tokens is not None and fields.min_new_tokens is not None:
@@ -125,7 +101,7 @@ def _sampling_params(
         presence_penalty=float(fields.presence_penalty or 0.0),
         logit_bias=_logit_bias(fields.logit_bias or {}, vocab_size, config),
         allowed_token_ids=_allowed(fields.allowed_token_ids, vocab_size),
-        bad_words_token_ids=_bad_words(fields.bad_words or [], encode, config),
+        bad_words_token_ids=_bad_words(fields.bad_words or [], context.tokenizer.encode_plain, config),
         stop=_stops(fields.stop, config),
         stop_token_ids=_token_ids(fields.stop_token_ids or [], "stop_token_ids", vocab_size),
         include_stop_str_in_output=fields.include_stop_str_in_output,
