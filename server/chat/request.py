@@ -41,7 +41,7 @@ def chat_request(body: ChatCompletionRequest, context: ServerContext, ready: Sch
             is_shown=body.include_reasoning,
         ),
         prediction=_predicted(body.prediction),
-        names={"prompt": "messages", "max_tokens": name},
+        names={"max_tokens": name},
     )
 
 

@@ -69,12 +69,11 @@ def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerCon
     )
 
 
-def naming_tool(error: ApiError, tools: ToolRequest | None) -> ApiError:
-    """``error`` with the name of the tool whose field it blames, if it does."""
+def name_tool(error: ApiError, tools: ToolRequest | None) -> None:
+    """Put the name of the tool whose field ``error`` blames, if it does, into its message."""
     for tool in () if tools is None else tools.offered:
         if (error.param or "").startswith(tool.path):
             error.message = f"Tool {tool.name!r}: {error.message}"
-    return error
 
 
 def _refuse_calls_in_a_continued_message(tools: ToolRequest, name: str, *, are_messages: bool) -> None:

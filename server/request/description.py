@@ -85,12 +85,8 @@ class AnswerRequest:
     may_draft: bool = True
     is_streamed: bool = False
     field_names: Mapping[str, str] = field(default_factory=dict)
-    """What the dialect calls a field, where that is not its name here (``max_tokens``, ``prompt``, ``min_tokens``)."""
+    """What the dialect calls a field that errors name otherwise: ``messages``, ``prompt``, ``max_tokens``, ..."""
 
     @property
     def tools(self) -> ToolRequest | None:
         return self.prompt.tools if isinstance(self.prompt, Conversation) else None
-
-    def name_of(self, name: str) -> str:
-        """The dialect's name of a field."""
-        return self.field_names.get(name, name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,11 +14,11 @@ from sampling.validation import SamplingParamsError, validate_sampling_params
 from scheduler.messages import GenerateRequest, SchedulerReady
 from server.choices import ChoiceAssembler
 from server.context import ServerContext
-from server.errors import BadRequestError, SchedulerError
+from server.errors import ApiError, BadRequestError, SchedulerError
 from server.formats.reader import Reading
 from server.generation import Generation, start_generation
 from server.limits import resolve_max_tokens
-from server.request.constraint import answer_constraint, naming_tool
+from server.request.constraint import answer_constraint, name_tool
 from server.request.description import AnswerRequest, Conversation, Prompt
 from server.request.prompt import encode_conversation, encode_prediction
 
@@ -43,12 +44,47 @@ async def start_answer(
     Raises
     ------
     ApiError
-        The request cannot be served.
+        The request cannot be served; it names the dialect's field.
     ClientDisconnectedError
     """
+    try:
+        prompts, reading, requests = await _requests(context, asked, ready, answer_id)
+        assemblers = [
+            ChoiceAssembler(
+                context.tokenizer.vocabulary,
+                skip_special_tokens=asked.skip_special_tokens,
+                text_offset=len(prompt.text) if asked.echoes else 0,
+                shown_ids=frozenset() if reading is None else context.format.shown_ids,
+            )
+            for prompt in prompts
+            for _ in range(asked.sampling.n)
+        ]
+        generation = await start_generation(
+            context, request.scope, request.receive, answer_id=answer_id, requests=requests, assemblers=assemblers
+        )
+    except ApiError as error:
+        if isinstance(error, SchedulerError):
+            name_tool(error, asked.tools)
+        _name_as_the_dialect_does(error, asked.field_names)
+        raise
+    return StartedAnswer(
+        answer_id=answer_id,
+        generation=generation,
+        prompts=prompts,
+        reading=reading,
+        unenforced=generation.unenforced if asked.is_lenient or generation.unenforced else None,
+    )
+
+
+async def _requests(
+    context: ServerContext, asked: AnswerRequest, ready: SchedulerReady, answer_id: str
+) -> tuple[Sequence[Prompt], Reading | None, list[GenerateRequest]]:
+    """The prompts, how the answers to them are read, and what the scheduler gets for each."""
     constraint = answer_constraint(context, asked)
     reading = reasoning = None
+    prompt_name = "prompt"
     if isinstance(asked.prompt, Conversation):
+        prompt_name = "messages"
         prompts: Sequence[Prompt] = [await encode_conversation(context, asked.prompt, ready)]
         reading = Reading(
             format=context.format,
@@ -65,8 +101,6 @@ async def start_answer(
             has_form=constraint.spec is not None,
             constrains_calls=constraint.constrains_calls,
         )
-        if reading.is_plain:
-            reading = None
     else:
         prompts = asked.prompt
     prediction_token_ids = await encode_prediction(context, asked.prediction, ready) if asked.prediction else []
@@ -74,7 +108,7 @@ async def start_answer(
         GenerateRequest(
             request_id=answer_id if len(prompts) == 1 else f"{answer_id}:{index}",
             prompt_token_ids=prompt.token_ids,
-            sampling=_sampling(asked, prompt, ready),
+            sampling=_sampling(asked, prompt, ready, prompt_name),
             grammar=constraint.spec,
             grammar_field=constraint.field,
             reasoning=reasoning,
@@ -86,41 +120,25 @@ async def start_answer(
         )
         for index, prompt in enumerate(prompts)
     ]
-    assemblers = [
-        ChoiceAssembler(
-            context.tokenizer.vocabulary,
-            skip_special_tokens=asked.skip_special_tokens,
-            text_offset=len(prompt.text) if asked.echoes else 0,
-            shown_ids=frozenset() if reading is None else context.format.shown_ids,
-        )
-        for prompt in prompts
-        for _ in range(asked.sampling.n)
-    ]
-    try:
-        generation = await start_generation(
-            context, request.scope, request.receive, answer_id=answer_id, requests=requests, assemblers=assemblers
-        )
-    except SchedulerError as error:
-        raise naming_tool(error, asked.tools) from None
-    unenforced = generation.unenforced if asked.is_lenient or generation.unenforced else None
-    return StartedAnswer(
-        answer_id=answer_id, generation=generation, prompts=prompts, reading=reading, unenforced=unenforced
-    )
+    return prompts, None if reading is None or reading.is_plain else reading, requests
 
 
-def _sampling(asked: AnswerRequest, prompt: Prompt, ready: SchedulerReady) -> SamplingParams:
+def _sampling(asked: AnswerRequest, prompt: Prompt, ready: SchedulerReady, prompt_name: str) -> SamplingParams:
+    num_prompt_tokens = len(prompt.token_ids)
     max_tokens = resolve_max_tokens(
-        len(prompt.token_ids),
-        asked.max_tokens,
-        ready,
-        param=asked.name_of("max_tokens"),
-        prompt_param=asked.name_of("prompt"),
+        num_prompt_tokens, asked.max_tokens, ready, param="max_tokens", prompt_param=prompt_name
     )
     params = msgspec.structs.replace(asked.sampling, max_tokens=max_tokens)
     try:
         validate_sampling_params(params, vocab_size=ready.vocab_size)
     except SamplingParamsError as error:
-        name = asked.name_of(error.param)
-        message = str(error).replace(f"'{error.param}'", f"'{name}'")
-        raise BadRequestError(message, param=name, code="invalid_value") from error
+        raise BadRequestError(str(error), param=error.param, code="invalid_value") from error
     return params
+
+
+def _name_as_the_dialect_does(error: ApiError, names: Mapping[str, str]) -> None:
+    param = error.param or ""
+    field = re.split(r"[.\[]", param, maxsplit=1)[0]
+    if field in names:
+        error.param = names[field] + param[len(field) :]
+        error.message = error.message.replace(f"'{field}", f"'{names[field]}")
