@@ -72,14 +72,7 @@ async def parse_tool_calls(request: Request) -> Response:
     context = context_of(request)
     body = await read_request(ParseToolCallsRequest, request, context.config)
     kind = _named(body.tool_call_parser, tool_parser, context.format.calls, "tool_call_parser")
-    tools = read_tools(
-        tools=body.tools,
-        tool_choice=None,
-        parallel_tool_calls=None,
-        functions=None,
-        function_call=None,
-        max_tools=context.config.max_tools,
-    )
+    tools = read_tools(tools=body.tools, max_tools=context.config.max_tools)
     parser = call_parser(kind, tools, is_constrained=False)
     answer = collect([*parser.add(body.text), *parser.finish()])
     result: dict[str, Any] = {

@@ -8,7 +8,8 @@ from server.chat.protocol import ChatCompletionRequest, Prediction
 from server.chat_template import RESERVED_ARGUMENTS
 from server.context import ServerContext
 from server.errors import BadRequestError
-from server.request.description import AnswerRequest, Conversation, Thinking
+from server.reasoning.state import ThinkingWishes
+from server.request.description import AnswerRequest, Conversation
 from server.request.from_fields import answer_request, refuse_more_logprobs, refuse_stream_options
 from server.tools.definitions import read_tools
 
@@ -34,7 +35,7 @@ def chat_request(body: ChatCompletionRequest, context: ServerContext, ready: Sch
         n=body.n,
         max_tokens=max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        thinking=Thinking(
+        thinking=ThinkingWishes(
             budget=_budget(body),
             stops_apply=body.stop_in_reasoning,
             is_separate=body.separate_reasoning,

@@ -11,7 +11,7 @@ from constrained.spec import ReasoningSpec
 from server.answer.events import Reader
 from server.reasoning.formats import ReasoningFormat
 from server.reasoning.splitter import ReasoningSplitter
-from server.reasoning.state import ThinkingState, thinking_state
+from server.reasoning.state import ThinkingState, ThinkingWishes, thinking_state
 from server.tokenizer import Tokenizer
 from server.tools.custom import CustomCallParser
 from server.tools.definitions import ToolRequest
@@ -73,14 +73,12 @@ class AnswerFormat(ABC):
 
     @abstractmethod
     def reasoning_spec(
-        self, state: ThinkingState, *, budget: int | None, stops_apply: bool, has_form: bool, constrains_calls: bool
+        self, state: ThinkingState, wishes: ThinkingWishes, *, has_form: bool, constrains_calls: bool
     ) -> ReasoningSpec | None:
         """What the scheduler is told; ``None`` when the answer holds no thinking: everything in it is answer then.
 
         Parameters
         ----------
-        budget
-            Most tokens of thinking.
         has_form
             Whether a grammar holds the answer.
         constrains_calls
@@ -100,9 +98,11 @@ class AnswerFormat(ABC):
     def parser(self, tools: ToolRequest | None, *, is_constrained: bool) -> Reader | None:
         """What reads the answer; ``None`` where it is words alone."""
 
-    def _spec(self, start: str, end: str, **rest: Any) -> ReasoningSpec | None:
-        end_ids = self._ids(end)
-        return ReasoningSpec(think_start_ids=self._ids(start), think_end_ids=end_ids, **rest) if end_ids else None
+    def _spec(self, start: str, end: str, wishes: ThinkingWishes, **rest: Any) -> ReasoningSpec | None:
+        start_ids, end_ids = self._ids(start), self._ids(end)
+        if not end_ids:
+            return None
+        return ReasoningSpec(think_start_ids=start_ids, think_end_ids=end_ids, stops_apply=wishes.stops_apply, **rest)
 
     def _ids(self, marker: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode_prompt(marker, add_special_tokens=False)) if marker else ()
@@ -128,14 +128,14 @@ class TaggedFormat(AnswerFormat):
         return f"{form.start}\n" if "enable_thinking" in self._template or form.name == "deepseek-r1" else ""
 
     def reasoning_spec(
-        self, state: ThinkingState, *, budget: int | None, stops_apply: bool, has_form: bool, constrains_calls: bool
+        self, state: ThinkingState, wishes: ThinkingWishes, *, has_form: bool, constrains_calls: bool
     ) -> ReasoningSpec | None:
         form = self.thinking
         if form is None or state is ThinkingState.CLOSED:
             return None
         if state is ThinkingState.OPEN:
-            return self._spec("", form.end, is_thinking=True, budget=budget, stops_apply=stops_apply)
-        return self._spec(form.start, form.end, is_thinking=False, stops_apply=stops_apply)
+            return self._spec("", form.end, wishes, is_thinking=True, budget=wishes.budget)
+        return self._spec(form.start, form.end, wishes, is_thinking=False)
 
     def splitter(self, state: ThinkingState, *, keeps_markers: bool) -> Reader | None:
         if self.thinking is None or state is ThinkingState.CLOSED:

@@ -16,7 +16,7 @@ from server.answer.events import Reader, Reasoning, Text
 from server.errors import BadRequestError
 from server.formats.answer_format import AnswerFormat, call_parser
 from server.reasoning.formats import reasoning_format
-from server.reasoning.state import ThinkingState
+from server.reasoning.state import ThinkingState, ThinkingWishes
 from server.tools.custom import TRIGGER
 from server.tools.definitions import ToolRequest
 from server.tools.forms import (
@@ -168,21 +168,21 @@ class HarmonyFormat(AnswerFormat):
         return ThinkingState.OPEN if prompt.endswith(f"{_START}assistant") else ThinkingState.CLOSED
 
     def reasoning_spec(
-        self, state: ThinkingState, *, budget: int | None, stops_apply: bool, has_form: bool, constrains_calls: bool
+        self, state: ThinkingState, wishes: ThinkingWishes, *, has_form: bool, constrains_calls: bool
     ) -> ReasoningSpec | None:
         if state is ThinkingState.CLOSED:
             return None
-        if not constrains_calls and (has_form or budget is not None):
+        if not constrains_calls and (has_form or wishes.budget is not None):
             # Up to the final channel everything counts as thinking: what is asked for begins there.
-            return self._spec("", self.MARKERS.end, is_thinking=True, budget=budget, stops_apply=stops_apply)
-        if budget is not None:
+            return self._spec("", self.MARKERS.end, wishes, is_thinking=True, budget=wishes.budget)
+        if wishes.budget is not None:
             raise BadRequestError(
                 "'thinking_budget' does not go with 'tools' in the harmony format, where thinking and calls are told "
                 "apart by the model alone.",
                 param="thinking_budget",
                 code="unsupported",
             )
-        return self._spec(self.MARKERS.start, _END, is_thinking=False, may_think_again=True, stops_apply=stops_apply)
+        return self._spec(self.MARKERS.start, _END, wishes, is_thinking=False, may_think_again=True)
 
     def splitter(self, state: ThinkingState, *, keeps_markers: bool) -> Reader | None:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scheduler.messages import Finish
 from server.answer.events import CallBegin, CallEnd, End, Event, Reasoning, Text, joined
 from server.formats.answer_format import AnswerFormat
-from server.reasoning.state import ThinkingState
+from server.reasoning.state import NO_WISHES, ThinkingState, ThinkingWishes
 from server.tools.definitions import ToolRequest
 
 
@@ -21,9 +21,7 @@ class Reading:
     tools: ToolRequest | None = None
     is_constrained: bool = False
     """Whether a grammar guarantees the form of calls."""
-    separates_reasoning: bool = True
-    """Thinking stands apart; otherwise it is part of the words, as it was written."""
-    shows_reasoning: bool = True
+    wishes: ThinkingWishes = NO_WISHES
 
     @property
     def is_plain(self) -> bool:
@@ -43,8 +41,8 @@ class AnswerReader:
     """
 
     def __init__(self, reading: Reading) -> None:
-        self._shows_reasoning = reading.shows_reasoning
-        self._is_inline = not reading.separates_reasoning
+        self._shows_reasoning = reading.wishes.is_shown
+        self._is_inline = not reading.wishes.is_separate
         self._splitter = reading.format.splitter(reading.thinking, keeps_markers=self._is_inline)
         self._parser = reading.format.parser(reading.tools, is_constrained=reading.is_constrained)
         self._trims = reading.tools is not None

@@ -37,10 +37,6 @@ class ReasoningSplitter:
             ThinkingState.UNSAID: "unsaid",
         }[state]
 
-    @property
-    def is_in_answer(self) -> bool:
-        return self._state == "answer"
-
     def add(self, text: str) -> list[Event]:
         if self._state == "answer":  # nearly always
             return [Text(text)] if text else []

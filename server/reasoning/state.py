@@ -1,8 +1,9 @@
-"""Whether a request thinks, read from its own rendered prompt."""
+"""Whether a request thinks, read from its own rendered prompt, and what it wishes of that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 from server.reasoning.formats import ReasoningFormat
@@ -17,10 +18,26 @@ class ThinkingState(Enum):
     """The model may begin one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ThinkingWishes:
+    """What is wished of the thinking, if there is any."""
+
+    budget: int | None = None
+    """Most tokens of it."""
+    stops_apply: bool = False
+    """Whether stop strings end an answer inside it, too."""
+    is_separate: bool = True
+    """Whether it stands apart; otherwise it is part of the words, as it was written."""
+    is_shown: bool = True
+
+
+NO_WISHES = ThinkingWishes()
+
+
 def thinking_state(prompt: str, form: ReasoningFormat, control_spellings: Iterable[str]) -> ThinkingState:
     """What the prompt's last turn says.
 
-    Only the text behind the last control token counts: what users write about thinking opens nothing. (Spellings of
+    Only the text after the last control token counts: what users write about thinking opens nothing. (Spellings of
     control tokens in their text are broken by marks, so they are not mistaken for real ones.) Where a template has no
     control token there, only what the prompt ends with counts.
 

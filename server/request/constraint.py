@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from constrained.spec import GrammarSpec
 from server.context import ServerContext
 from server.errors import ApiError, BadRequestError
-from server.request.description import AnswerRequest, Conversation
+from server.request.description import AnswerRequest, Constraint, Conversation
 from server.tools.constraint import tool_constraint
 from server.tools.definitions import ToolRequest
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerConstraint:
-    spec: GrammarSpec | None
-    field: str
-    """Field of the request that asked for it."""
-    constrains_calls: bool = False
-    has_free_text: bool = False
-
-
-def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerConstraint:
+def answer_constraint(context: ServerContext, asked: AnswerRequest) -> Constraint:
     """What holds the answer to the request's tools and form.
 
     Raises
@@ -30,9 +18,9 @@ def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerCon
         The constraints contradict each other or cannot be enforced.
     """
     config, calls, tools = context.config, context.format.calls, asked.tools
-    answer, field = asked.form.spec, asked.form.field
+    answer, field = asked.constraint.spec, asked.constraint.field
     if tools is None:
-        return AnswerConstraint(spec=answer, field=field)
+        return asked.constraint
     if tools.demand == "required" and answer is not None and field != "response_format":
         raise BadRequestError(
             f"'{field}' constrains an answer in words, but a tool call is required: give one of them.",
@@ -47,10 +35,15 @@ def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerCon
                 param="tools",
                 code="unsupported",
             )
-        return AnswerConstraint(spec=answer, field=field)
-    if isinstance(asked.prompt, Conversation) and asked.prompt.continues_last:
-        _refuse_calls_in_a_continued_message(tools, calls.name, are_messages=calls.calls_are_messages)
-    constraint = tool_constraint(
+        return asked.constraint
+    if calls.calls_are_messages and isinstance(asked.prompt, Conversation) and asked.prompt.continues_last:
+        raise BadRequestError(
+            f"'continue_final_message' goes on inside a message, and calls in the {calls.name} format are messages of "
+            "their own: it is not served with 'tools'.",
+            param="continue_final_message",
+            code="unsupported",
+        )
+    of_calls = tool_constraint(
         tools,
         calls,
         token_ids=context.tokenizer.control_ids,
@@ -60,13 +53,9 @@ def answer_constraint(context: ServerContext, asked: AnswerRequest) -> AnswerCon
         backend=asked.grammar_backend or "auto",
         max_bytes=config.max_constraint_bytes,
     )
-    is_of_calls = constraint.spec is not answer
-    return AnswerConstraint(
-        spec=constraint.spec,
-        field="tools" if is_of_calls else field,
-        constrains_calls=is_of_calls,
-        has_free_text=is_of_calls and constraint.has_free_text,
-    )
+    if of_calls.spec is answer:
+        return asked.constraint
+    return Constraint(spec=of_calls.spec, field="tools", constrains_calls=True, has_free_text=of_calls.has_free_text)
 
 
 def name_tool(error: ApiError, tools: ToolRequest | None) -> None:
@@ -74,13 +63,3 @@ def name_tool(error: ApiError, tools: ToolRequest | None) -> None:
     for tool in () if tools is None else tools.offered:
         if (error.param or "").startswith(tool.path):
             error.message = f"Tool {tool.name!r}: {error.message}"
-
-
-def _refuse_calls_in_a_continued_message(tools: ToolRequest, name: str, *, are_messages: bool) -> None:
-    if are_messages:
-        raise BadRequestError(
-            f"'continue_final_message' goes on inside a message, and calls in the {name} format are messages of their "
-            "own: it is not served with 'tools'.",
-            param="continue_final_message",
-            code="unsupported",
-        )

@@ -8,7 +8,7 @@ from typing import Any
 
 from constrained.spec import GrammarSpec
 from sampling.params import SamplingParams
-from server.reasoning.state import ThinkingState
+from server.reasoning.state import NO_WISHES, ThinkingState, ThinkingWishes
 from server.tools.definitions import ToolRequest
 
 
@@ -40,26 +40,16 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """The form of an answer in words."""
+class Constraint:
+    """What the answer has to fit."""
 
     spec: GrammarSpec | None
-    """``None``: free text."""
+    """``None``: nothing."""
     field: str
     """The request's field that asks for it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thinking:
-    """What is wished of the thinking, if there is any."""
-
-    budget: int | None = None
-    """Most tokens of it."""
-    stops_apply: bool = False
-    """Whether stop strings end an answer inside it, too."""
-    is_separate: bool = True
-    """Whether it stands apart; otherwise it is part of the words, as it was written."""
-    is_shown: bool = True
+    constrains_calls: bool = False
+    has_free_text: bool = False
+    """Whether words that nothing constrains may stand around calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +61,9 @@ class AnswerRequest:
     """Its ``max_tokens`` is settled once the prompt's length is known."""
     max_tokens: int | None
     """``None``: as many as fit."""
-    form: Form
-    thinking: Thinking = Thinking()
+    constraint: Constraint
+    """Of an answer in words; calls are added to it."""
+    thinking: ThinkingWishes = NO_WISHES
     prediction: str = ""
     """What the client expects the answer to be; changes the speed alone."""
     is_lenient: bool = False

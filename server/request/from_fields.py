@@ -11,7 +11,7 @@ from server.config import HttpConfig
 from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext
 from server.errors import BadRequestError
-from server.request.description import AnswerRequest, Conversation, Form, Prompt
+from server.request.description import AnswerRequest, Constraint, Conversation, Prompt
 from server.request.fields import SamplingFields
 
 
@@ -34,14 +34,14 @@ def answer_request(
     BadRequestError
         Names the field that is out of range or contradicts another.
     """
-    form = Form(spec=grammar_spec(body, max_bytes=context.config.max_constraint_bytes), field=constraint_field(body))
+    spec = grammar_spec(body, max_bytes=context.config.max_constraint_bytes)
     sampling = _sampling_params(body, context, ready.vocab_size, n, logprobs, prompt_logprobs)
     if body.min_tokens is None:
         names = {**names, "min_tokens": "min_new_tokens"}
     return AnswerRequest(
         prompt=prompt,
         sampling=sampling,
-        form=form,
+        constraint=Constraint(spec=spec, field=constraint_field(body)),
         is_lenient=body.lenient,
         grammar_backend=body.grammar_backend,
         skip_special_tokens=body.skip_special_tokens,

@@ -91,13 +91,11 @@ async def _requests(
             thinking=prompts[0].thinking,
             tools=asked.tools,
             is_constrained=constraint.constrains_calls,
-            separates_reasoning=asked.thinking.is_separate,
-            shows_reasoning=asked.thinking.is_shown,
+            wishes=asked.thinking,
         )
         reasoning = context.format.reasoning_spec(
             prompts[0].thinking,
-            budget=asked.thinking.budget,
-            stops_apply=asked.thinking.stops_apply,
+            asked.thinking,
             has_form=constraint.spec is not None,
             constrains_calls=constraint.constrains_calls,
         )

@@ -110,11 +110,11 @@ class ToolRequest:
 def read_tools(
     *,
     tools: Sequence[Tool] | None,
-    tool_choice: Any,
-    parallel_tool_calls: bool | None,
-    functions: Sequence[FunctionDefinition] | None,
-    function_call: Any,
     max_tools: int,
+    tool_choice: Any = None,
+    parallel_tool_calls: bool | None = None,
+    functions: Sequence[FunctionDefinition] | None = None,
+    function_call: Any = None,
 ) -> ToolRequest | None:
     """Check everything a request says about tools; ``None`` when no tool may be called.
 

@@ -18,7 +18,7 @@ from server.body import read_request
 from server.choices import ChoiceDelta, CollectedChoice
 from server.context import context_of
 from server.event_stream import event, respond
-from server.request.description import AnswerRequest, Conversation, Form
+from server.request.description import AnswerRequest, Constraint, Conversation
 from server.request.generate import StartedAnswer, start_answer
 from server.tools.definitions import Tool, read_tools
 from server.validation import List, RequestModel
@@ -87,14 +87,12 @@ def _told(one: Event) -> dict[str, Any]:
 async def ask(request: Request) -> Response:
     context = context_of(request)
     body = await read_request(Ask, request, context.config)
-    tools = read_tools(
-        tools=body.tools, tool_choice=None, parallel_tool_calls=None, functions=None, function_call=None, max_tools=8
-    )
+    tools = read_tools(tools=body.tools, max_tools=8)
     asked = AnswerRequest(
         prompt=Conversation(messages=[{"role": "user", "content": body.say}], tools=tools),
         sampling=SamplingParams(max_tokens=0, temperature=0.0),
         max_tokens=200,
-        form=Form(spec=None, field="form"),
+        constraint=Constraint(spec=None, field="form"),
         is_streamed=body.stream,
         field_names={"max_tokens": "length", "messages": "say"},
     )
