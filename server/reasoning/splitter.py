@@ -52,7 +52,7 @@ class ReasoningSplitter:
             return [Text(rest)] if rest else []
         if self._keeps_markers:
             return [Reasoning(rest)] if rest else []
-        rest = "" if self._state == "behind" else rest.rstrip()
+        rest = "" if self._state == "after end" else rest.rstrip()
         return [Reasoning(rest)] if rest else []
 
     def _step(self, events: list[Event]) -> bool:
@@ -63,8 +63,8 @@ class ReasoningSplitter:
                 return self._step_leading()
             case "thinking":
                 return self._step_thinking(events)
-            case "behind":
-                return self._step_behind(events)
+            case "after end":
+                return self._step_after_end(events)
             case _:
                 events.append(Text(self._take(len(self._buffer))))
                 return False
@@ -100,7 +100,7 @@ class ReasoningSplitter:
             piece = self._take(position)
             marker = self._take(len(end))
             self._emit(events, piece + marker if self._keeps_markers else piece.rstrip())
-            self._state = "behind"
+            self._state = "after end"
             return True
         keep = held_length(self._buffer, end)
         if not self._keeps_markers:
@@ -109,7 +109,7 @@ class ReasoningSplitter:
         self._emit(events, self._take(len(self._buffer) - keep))
         return False
 
-    def _step_behind(self, events: list[Event]) -> bool:
+    def _step_after_end(self, events: list[Event]) -> bool:
         rest = self._buffer.lstrip()
         space = self._take(len(self._buffer) - len(rest))
         if self._keeps_markers:
