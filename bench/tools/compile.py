@@ -26,11 +26,11 @@ from constrained.environment import GrammarEnvironment
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 from constrained.walk import legal_token_ids
+from server.formats.harmony import HarmonyParser
+from server.formats.registry import TOOL_PARSERS, tool_parser
 from server.models.resolve import resolve
 from server.tools.constraint import tool_constraint
 from server.tools.definitions import Tool, read_tools
-from server.tools.harmony import HarmonyParser
-from server.tools.registry import TOOL_PARSERS, tool_parser
 
 
 def bounded_tools(count: int = 20) -> list[dict[str, Any]]:
