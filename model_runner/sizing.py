@@ -10,6 +10,10 @@ import torch
 from model_runner.config import RunnerConfig
 from model_runner.errors import ModelLoadError
 
+MAX_CPU_BYTES = 2 << 30
+MAX_CPU_SHARE = 0.25
+"""Most memory of the pool on a CPU, in bytes and as a share of what is free at the start. Pages are resident once they
+were used, and the rest of the machine needs memory too."""
 MAX_CPU_TEXTS = 16
 """On a CPU the pool is never sized beyond this many texts of full context length. Memory there is shared with the page
 cache and every other process, and a CPU computes more rows than this too slowly for their context to matter."""
@@ -29,7 +33,8 @@ def count_pages(
     Parameters
     ----------
     config : RunnerConfig
-        ``kv_cache_tokens`` wins where it is given; else ``memory_fraction`` of what is free is used.
+        ``kv_cache_tokens`` wins where it is given; else ``memory_fraction`` of what is free is used, on a CPU at most
+        ``MAX_CPU_SHARE`` of it and ``MAX_CPU_BYTES``.
     page_bytes : int
         Bytes of one page over all layers.
     context_length : int
@@ -59,7 +64,10 @@ def count_pages(
             )
         return num_pages
     # One page more than is counted exists, for padding.
-    num_pages = int(free * config.memory_fraction) // page_bytes - 1
+    budget = int(free * config.memory_fraction)
+    if device.type == "cpu":
+        budget = min(budget, int(free * MAX_CPU_SHARE), MAX_CPU_BYTES)
+    num_pages = budget // page_bytes - 1
     if device.type == "cpu":
         num_pages = min(num_pages, MAX_CPU_TEXTS * -(-context_length // page_size))
     if num_pages < 1:

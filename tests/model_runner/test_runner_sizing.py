@@ -32,7 +32,13 @@ def pages(*, page_bytes: int = 2**20, context_length: int = 10**6, free: int = G
 
 
 def test_the_pool_takes_its_fraction_of_what_is_free() -> None:
-    assert pages(memory_fraction=0.5) == 511  # 512 with the page for padding
+    assert pages(memory_fraction=0.125) == 127  # 128 with the page for padding
+
+
+def test_on_a_cpu_the_pool_takes_a_quarter_of_what_is_free_and_two_gib_at_most() -> None:
+    assert pages() == 255
+    assert pages(free=4 * GIB) == 1023
+    assert pages(free=64 * GIB) == 2047
 
 
 def test_on_a_cpu_the_pool_is_no_larger_than_texts_could_ever_use() -> None:
