@@ -41,6 +41,8 @@ class BaseGrammarBackend(ABC):
     """
 
     name: str
+    counts_work = False
+    """Whether the engine itself bounds the work of a mask by a count, so that its verdict is the same on every run."""
 
     def __init__(self, environment: GrammarEnvironment) -> None:
         self.environment = environment

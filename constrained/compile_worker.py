@@ -57,8 +57,9 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
 def _try_out(engine: BaseGrammarBackend, grammar: BaseGrammarObject) -> None:
     config = engine.environment.config
     for one in (grammar, *engine.parts_to_try(grammar)):
-        walk(one, config.walk_steps, max_mask_seconds=config.max_mask_seconds)
-        walk(one, config.walk_steps, max_mask_seconds=config.max_mask_seconds, prefers=_SEPARATORS)
+        slowest = None if engine.counts_work else config.max_mask_seconds
+        walk(one, config.walk_steps, max_mask_seconds=slowest)
+        walk(one, config.walk_steps, max_mask_seconds=slowest, prefers=_SEPARATORS)
 
 
 def serve(backend: AutoGrammarBackend, connection: socket.socket) -> None:

@@ -55,7 +55,8 @@ class GrammarConfig:
     """Row count from which masks are filled in parallel threads."""
     walk_steps: int = 64
     """Random legal steps a worker tries before a grammar is admitted."""
-    max_mask_seconds: float = 0.025
-    """CPU seconds that one mask may take on average over those steps; a slower grammar is refused."""
+    max_mask_seconds: float = 0.05
+    """CPU seconds that one mask may take on average over those steps, through an engine that does not count its work
+    (xgrammar, outlines); a slower grammar is refused."""
     plugins: tuple[str, ...] = ()
     """Modules that register further backends when imported; compile workers import them too."""

@@ -110,6 +110,7 @@ class LLGuidanceObject(BaseGrammarObject):
 
 class LLGuidanceBackend(BaseGrammarBackend):
     name = "llguidance"
+    counts_work = True
 
     @cached_property
     def tokenizer(self) -> llguidance.LLTokenizer:

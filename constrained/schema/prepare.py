@@ -45,7 +45,7 @@ def prepare(spec: GrammarSpec, options: PrepareOptions | None = None) -> Prepare
 def engines(spec: GrammarSpec) -> tuple[str, ...]:
     """Engines that may serve a constraint exactly where the choice is ours, in the order in which to try them."""
     if spec.kind == "ebnf":
-        return ("llguidance",) if is_lark(spec.value) else ("xgrammar", "llguidance")
+        return ("llguidance",) if is_lark(spec.value) else ("llguidance", "xgrammar")
     return ("llguidance", "xgrammar")
 
 

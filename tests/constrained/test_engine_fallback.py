@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -66,7 +67,7 @@ def refusing(names: set[str], error: Exception, seen: list[str]):
 @pytest.mark.parametrize(
     ("kind", "value", "order"),
     [
-        ("ebnf", 'root ::= "a"', ["xgrammar", "llguidance"]),
+        ("ebnf", 'root ::= "a"', ["llguidance", "xgrammar"]),
         ("regex", "a", ["llguidance", "xgrammar"]),
         ("json_schema", '{"const": "a"}', ["llguidance", "xgrammar"]),
     ],
@@ -85,6 +86,25 @@ def test_what_the_first_engine_must_not_serve_the_second_does(
     named = GrammarSpec(kind=kind, value=value, backend=order[0])  # type: ignore[arg-type]
     with pytest.raises(type(error)):
         engines.compile(named, refusing({order[0]}, error, []))
+
+
+JSON_WITH_BLANKS = r"""root ::= sp value sp
+value ::= object | array | string | number | "true" | "false" | "null"
+object ::= "{" sp (string sp ":" sp value sp ("," sp string sp ":" sp value sp)*)? "}"
+array ::= "[" sp (value sp ("," sp value sp)*)? "]"
+string ::= "\"" ([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\""
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?
+sp ::= | " " | "\n" [ \t]{0,20}
+"""
+
+
+def test_no_clock_has_a_say_in_what_auto_serves(environment_with: Callable[..., GrammarEnvironment]) -> None:
+    """However slow the machine: the engine asked first counts its work."""
+    backend = AutoGrammarBackend(environment_with(max_mask_seconds=0.0))
+    for _ in range(2):
+        served = compile_and_walk(backend, GrammarSpec(kind="ebnf", value=JSON_WITH_BLANKS))
+        assert isinstance(served, CompileResult)
+        assert served.backend == "llguidance"
 
 
 def test_a_mistake_in_the_constraint_is_told_without_asking_another_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from constrained import walk as walk_module
 from constrained.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, GrammarTooSlowError, TokenRejectedError
@@ -306,3 +308,11 @@ def test_a_grammar_whose_masks_are_slow_is_refused(compile_here: Compile) -> Non
     walk(grammar, 64, max_mask_seconds=1.0)
     with pytest.raises(GrammarTooSlowError, match="ms a token"):
         walk(grammar, 64, max_mask_seconds=0.0)
+
+
+def test_a_mask_that_a_busy_machine_held_up_is_measured_again(
+    compile_here: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, fill = itertools.cycle([9.0, 0.001, 9.0]), walk_module._fill_seconds
+    monkeypatch.setattr(walk_module, "_fill_seconds", lambda *state: (fill(*state), next(seconds))[1])
+    walk(compile_here("regex", "[a-z]+", "xgrammar"), 8, max_mask_seconds=1.0)
