@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 
 from constrained.compile_protocol import CompileRefusal, Exited
@@ -9,11 +10,15 @@ from constrained.config import GrammarConfig
 from constrained.errors import (
     GrammarCompilerCrashedError,
     GrammarDisplacedError,
+    GrammarEngineError,
     GrammarError,
     GrammarTimeoutError,
     GrammarTooLargeError,
+    GrammarTooMuchWorkError,
     InvalidGrammarError,
 )
+
+logger = logging.getLogger(__name__)
 
 _SIGNAL_NAMES = {one.value: one.name for one in signal.Signals}  # real-time signals have none
 
@@ -22,6 +27,9 @@ def refused(refusal: CompileRefusal, config: GrammarConfig) -> GrammarError:
     """By the compile process itself."""
     if refusal.is_memory:
         return too_large(config)
+    if refusal.fault is not None:
+        logger.error("a request ends because compiling its grammar failed\n%s", refusal.fault)
+        return GrammarEngineError(f"the server failed to make this grammar ({refusal.message})")
     kind = InvalidGrammarError if refusal.is_permanent else GrammarError
     return kind(refusal.message, pointer=refusal.pointer, code=refusal.code)
 
@@ -53,5 +61,12 @@ def displaced(seconds: float) -> GrammarError:
 
 def timed_out(seconds: float) -> GrammarError:
     return GrammarTimeoutError(
-        f"the grammar was not ready within {seconds:g} s; simplify the schema or grammar, or raise --grammar-timeout"
+        f"the grammar was not ready within {seconds:g} s because the server is busy; try again later"
+    )
+
+
+def too_much_work(seconds: float) -> GrammarError:
+    return GrammarTooMuchWorkError(
+        f"compiling this grammar takes more than {seconds:.3g} s of a processor; simplify the schema or grammar, or "
+        "raise --grammar-timeout"
     )

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 
-from constrained.compile_failures import crashed, displaced, refused, timed_out
+from constrained.compile_failures import crashed, displaced, refused
 from constrained.compile_process import CompileProcess, Job
 from constrained.compile_protocol import CompileReply, CompileResult, Exited, Forked, decode_reply
 from constrained.environment import GrammarEnvironment
@@ -197,7 +197,7 @@ class CompilePool:
                 self._metrics.add("grammar_compiles_cancelled_total")
                 self._kill(worker, GrammarError("cancelled"))
             elif now >= worker.deadline:
-                self._kill(worker, timed_out(self._config.timeout))
+                self._kill(worker, worker.overdue(self._config))
             elif not worker.is_demoted and now >= worker.next_cpu_check:
                 worker.check_cpu(now, self._config.normal_priority_seconds)
             elif worker.takes_turns(now, now - self._last_step < _DECODING_SECONDS):
@@ -239,8 +239,6 @@ class CompilePool:
             self._metrics.add("grammar_compile_seconds_total", reply.compile_seconds)
             job.resolve(reply)
             return True
-        if reply.code == GrammarCompilerCrashedError.code:
-            logger.warning("compiling a grammar failed inside its engine: %s", reply.message)
         job.fail(refused(reply, self._config))
         return True
 

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from constrained.compile_failures import timed_out, too_much_work
 from constrained.compile_protocol import HEADER_BYTES, CompileJob, CompileResult, Exited, frame, frame_length
 from constrained.config import GrammarConfig
 from constrained.errors import GrammarError, GrammarTooLargeError
@@ -16,6 +17,10 @@ from constrained.spec import GrammarSpec
 _MAX_REPLY_BYTES = 1 << 30
 _UNDISTURBED_SECONDS = 1.0
 _TURN_SECONDS = 0.1
+_DEADLINE_SHARE = 0.95
+"""Of a request's time, what a compile may have: its end must be known before the request's own time is over."""
+_WORK_SHARE = 0.8
+"""Of a compile's time, what it must have run on a core for the grammar to be at fault, and not a busy machine."""
 
 
 @dataclass(eq=False)
@@ -81,7 +86,7 @@ class CompileProcess:
     def give(self, job: Job, config: GrammarConfig) -> None:
         self.job = job
         self.started = time.monotonic()
-        self.deadline = self.started + config.timeout
+        self.deadline = self.started + _DEADLINE_SHARE * config.timeout
         self._cpu_at_start = _cpu_seconds(self.pid)
         self.next_cpu_check = self.started + config.normal_priority_seconds
         self._to_send += frame(CompileJob(job.spec))
@@ -134,6 +139,11 @@ class CompileProcess:
     def cpu_used(self) -> float:
         """CPU seconds that its compile has taken so far."""
         return _cpu_seconds(self.pid) - self._cpu_at_start
+
+    def overdue(self, config: GrammarConfig) -> GrammarError:
+        """Why its compile ends at its deadline: the grammar needs too much work, or the machine was busy."""
+        work = _WORK_SHARE * _DEADLINE_SHARE * config.timeout
+        return too_much_work(work) if self.cpu_used() >= work else timed_out(config.timeout)
 
     def has_had_its_time(self, now: float, seconds: float) -> bool:
         """Whether a slow compile has run for ``seconds``, a quarter of them on a core.

@@ -37,6 +37,8 @@ class CompileRefusal(msgspec.Struct, frozen=True, tag=True):
     is_permanent: bool
     code: str | None = None
     is_memory: bool = False
+    fault: str | None = None
+    """The trace of an exception that nobody foresaw: the server's fault, whatever ``message`` says."""
 
 
 CompileReply = CompileResult | CompileRefusal

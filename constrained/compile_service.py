@@ -21,6 +21,7 @@ from constrained.errors import (
     GrammarError,
     GrammarServiceUnavailableError,
     GrammarTimeoutError,
+    GrammarTooMuchWorkError,
     InvalidGrammarError,
     UnknownBackendError,
     unforeseen,
@@ -235,7 +236,7 @@ class CompileService:
                 logger.warning("cannot write to the grammar cache %s: %s", self._disk.folder, error)
 
     def _refuse(self, flight: _Flight, error: GrammarError) -> None:
-        is_late = isinstance(error, GrammarTimeoutError)
+        is_late = isinstance(error, (GrammarTimeoutError, GrammarTooMuchWorkError))
         self.metrics.add("grammar_timeouts_total" if is_late else "grammar_invalid_total")
         grammar = InvalidGrammarObject(self._environment, error)
         stats = GrammarStats(kind=flight.spec.kind)

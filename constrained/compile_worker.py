@@ -7,6 +7,7 @@ import resource
 import socket
 import sys
 import time
+import traceback
 
 from constrained.auto import AutoGrammarBackend
 from constrained.base import BaseGrammarBackend, BaseGrammarObject
@@ -19,7 +20,7 @@ from constrained.compile_protocol import (
     frame,
     frame_length,
 )
-from constrained.errors import GrammarCompilerCrashedError, GrammarError
+from constrained.errors import GrammarError
 from constrained.spec import GrammarSpec
 from constrained.walk import walk
 
@@ -42,9 +43,7 @@ def compile_and_walk(backend: AutoGrammarBackend, spec: GrammarSpec) -> CompileR
     except Exception as error:
         if "bad_alloc" in str(error):  # C++ memory errors cross as RuntimeError
             return CompileRefusal("", None, False, is_memory=True)
-        # An engine's own exception of a kind that its backend does not know: this request's error, not the worker's.
-        message = f"the grammar engine failed: {type(error).__name__}: {str(error)[:300]}"
-        return CompileRefusal(message, None, False, GrammarCompilerCrashedError.code)
+        return CompileRefusal(type(error).__name__, None, False, fault=traceback.format_exc(limit=-8)[-4000:])
     return CompileResult(
         backend=compiled.backend,
         payload=payload,

@@ -31,8 +31,10 @@ class GrammarConfig:
     """Most memory one compile may allocate."""
     compile_threads: int = 1
     """Threads of one xgrammar compile."""
-    normal_priority_seconds: float = 0.05
-    """CPU seconds after which a compile falls to the kernel's idle class."""
+    normal_priority_seconds: float = 0.3
+    """CPU seconds after which a compile falls to the kernel's idle class, where it gets next to nothing while answers
+    are written on every core. A compile of 20 ms in a warm process takes several times that in a fresh one that shares
+    a core."""
     max_spec_bytes: int = 2_000_000
     """Longest specification, in bytes of UTF-8."""
     cache_bytes: int = 256 << 20

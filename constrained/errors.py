@@ -57,9 +57,24 @@ class UnknownBackendError(InvalidGrammarError):
     field = "grammar_backend"
 
 
-class GrammarTimeoutError(GrammarError):
-    """Compiling took longer than the deadline."""
+class NothingBeginsError(GrammarError):
+    """The request's own stop tokens leave no token that its answer could begin with."""
 
+    code = "invalid_value"
+    field = "stop_token_ids"
+
+
+class GrammarTimeoutError(GrammarError):
+    """Compiling took longer than the deadline, on a machine that may have been busy: the same may succeed later."""
+
+    status = 503
+    code = "grammar_timeout"
+
+
+class GrammarTooMuchWorkError(GrammarError):
+    """Compiling used a core for nearly the whole deadline: on a machine with nothing else to do it would too."""
+
+    is_permanent = True
     code = "grammar_timeout"
 
 

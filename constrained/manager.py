@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from constrained.errors import (
     GrammarError,
     GrammarServiceUnavailableError,
     InvalidGrammarError,
+    NothingBeginsError,
     reraise_exit,
     unforeseen,
 )
@@ -195,8 +196,24 @@ class GrammarManager(Generic[RequestT]):
     def clear(self) -> None:
         """Forget every waiting request and every cached grammar."""
         self.abort_requests([waiting.request.request_id for waiting in self._queue])
+        self.flush()
+
+    def flush(self) -> None:
+        """Forget every cached grammar; requests that wait go on."""
         if self.grammar_backend is not None:
             self.grammar_backend.reset()
+
+    def wait_until_warm(self, seconds: float) -> bool:
+        """Compile a small grammar and wait for it; whether it is ready in time. Before the loop begins."""
+        if self.grammar_backend is None:
+            return True
+        value, _ = self.grammar_backend.get_cached_or_future_value(GrammarSpec(kind="regex", value="a"))
+        return isinstance(value, BaseGrammarObject) or bool(wait([value], seconds).done)
+
+    def note_step(self) -> None:
+        """A decode step was launched: while a request waits for its grammar, slow compiles leave steps the machine."""
+        if self._queue and self.grammar_backend is not None:
+            self.grammar_backend.note_step()
 
     def shutdown(self) -> None:
         """End the compile processes and close the event."""
@@ -224,11 +241,23 @@ class GrammarManager(Generic[RequestT]):
             return
         try:
             grammar.set_stop_token_ids(sorted(set(req.stop_ids) | set(self.environment.eos_token_ids)))
+            if any(token_id not in self.environment.unmatchable_ids for token_id in req.stop_ids):
+                self._check_start(grammar)
         except BaseException as error:
             reraise_exit(error)
             req.grammar_error = error if isinstance(error, GrammarError) else unforeseen(error)
             return
         req.grammar = grammar
+
+    @staticmethod
+    def _check_start(grammar: BaseGrammarObject) -> None:
+        """Raise where stop tokens that are ordinary text leave nothing for an answer to begin with."""
+        mask = grammar.allocate_vocab_mask(grammar.environment.vocab_size, 1)
+        grammar.fill_vocab_mask(mask, 0)
+        if not mask.numpy().any():
+            raise NothingBeginsError(
+                "every token that a constrained answer could begin with is one of stop_token_ids; leave some out"
+            )
 
     def _fail(self, waiting: _Waiting[RequestT], *, is_late: bool) -> None:
         request = waiting.request

@@ -41,6 +41,9 @@ from scheduler.step_executor import StepExecutor
 
 logger = logging.getLogger(__name__)
 
+_WARM_SECONDS = 60
+"""How long the start waits for the compile processes, so that no first request does."""
+
 Progress = Callable[[str, float], None]
 """Told the name of a stage and the fraction of it that is done."""
 
@@ -101,6 +104,8 @@ def build(
             config.max_running_requests,
             config.max_batch_tokens,
         )
+    if manager is not None and not manager.wait_until_warm(_WARM_SECONDS):
+        logger.warning("the grammar compile processes are not ready after %d s; requests wait for them", _WARM_SECONDS)
     # What is loaded stays: the collector need not look at it again on the loop.
     gc.collect()
     gc.freeze()

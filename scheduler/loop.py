@@ -159,6 +159,8 @@ class Scheduler:
             self._executor.launch(plan)
             self._launched.append(plan)
             self._live.step_launched()
+            if self._grammar_manager is not None:
+                self._grammar_manager.note_step()
             self.counters.steps += 1
         if self._launched and (plan is None or len(self._launched) > self._executor.max_in_flight):
             self._collect()
@@ -252,6 +254,8 @@ class Scheduler:
         elif isinstance(message, FlushCache):
             freed = self.planner.cache.evict(self.planner.pool.num_pages)
             freed_tokens = freed * self.planner.pool.page_size
+            if self._grammar_manager is not None:
+                self._grammar_manager.flush()
             self._connection.send(client, CacheFlushed(call_id=message.call_id, freed_tokens=freed_tokens))
         elif isinstance(message, GetStats):
             self._connection.send(client, self.stats(message.call_id))

@@ -19,6 +19,7 @@ from constrained.compile_pool import CompilePool
 from constrained.compile_process import CompileProcess, Job
 from constrained.compile_protocol import Ready
 from constrained.compile_zygote import _Zygote
+from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarCompilerCrashedError,
@@ -27,6 +28,7 @@ from constrained.errors import (
     GrammarServiceUnavailableError,
     GrammarTimeoutError,
     GrammarTooLargeError,
+    GrammarTooMuchWorkError,
     InvalidGrammarError,
 )
 from constrained.spec import GrammarSpec
@@ -97,13 +99,14 @@ def test_a_memory_bomb_costs_one_request(pool: CompilePool) -> None:
     assert_serves(pool)
 
 
-def test_an_exception_inside_an_engine_is_that_requests_error_and_is_logged(
+def test_an_exception_that_nobody_foresaw_is_the_servers_fault_and_is_logged(
     pool: CompilePool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GrammarError, match="KeyError") as caught:
         pool.submit(regex("x", "raising")).result(10)
-    assert caught.value.code == "grammar_crashed"
+    assert (caught.value.status, caught.value.code) == (500, "grammar_failed")
     assert "KeyError" in caplog.text
+    assert "grammar_fake_backends.py" in caplog.text, "the trace shows the place"
     assert_serves(pool)
 
 
@@ -142,9 +145,31 @@ def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: Co
     assert_serves(pool)
     assert time.monotonic() - before < 1.0
     for future in endless:
-        with pytest.raises(GrammarTimeoutError, match="not ready within 2 s"):
+        with pytest.raises((GrammarTimeoutError, GrammarTooMuchWorkError)):
             future.result(10)
     assert time.monotonic() - started < 4.0
+
+
+@pytest.mark.parametrize(("cpu_seconds", "status"), [(27.0, 400), (9.0, 503)], ids=["alone", "on a busy machine"])
+def test_only_a_grammar_that_had_a_core_for_its_time_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch, cpu_seconds: float, status: int
+) -> None:
+    worker = CompileProcess(0, socket.socket(), pid=1)
+    with worker.connection:
+        monkeypatch.setattr(CompileProcess, "cpu_used", lambda self: cpu_seconds)
+        error = worker.overdue(GrammarConfig(timeout=30.0))
+    assert error.status == status
+    assert error.is_permanent is (status == 400), "only what would be the same again is remembered"
+
+
+def test_a_compile_of_a_fifth_of_a_second_keeps_the_normal_priority(pool: CompilePool) -> None:
+    future = pool.submit(regex("0.2", "busy"))
+    while not future.done():
+        assert all(
+            os.sched_getscheduler(pid) == os.SCHED_OTHER for pid in pool.worker_pids() if Path(f"/proc/{pid}").exists()
+        )
+        time.sleep(0.005)
+    assert future.result().payload
 
 
 @pytest.fixture

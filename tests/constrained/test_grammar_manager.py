@@ -294,3 +294,23 @@ def test_a_rank_with_a_cached_grammar_waits_for_the_others(make: Make) -> None:
     ranks.built[1][1].finish()
     settle()
     assert ranks.step() == [["late"], ["late"]]
+
+
+def test_stop_tokens_that_leave_no_first_token_are_refused_before_the_answer(make: Make) -> None:
+    manager, compiler = make()
+    every_start = frozenset({ord("a"), *range(259, 280)})
+    req = request(pattern="ab", stop_ids=every_start)
+    assert manager.process_req_with_grammar(req)
+    compiler.finish()
+    assert ready(manager) == [req]
+    assert req.grammar is None
+    assert (req.grammar_error.status, req.grammar_error.field) == (400, "stop_token_ids")
+
+
+def test_stop_tokens_that_leave_a_first_token_are_taken(make: Make) -> None:
+    manager, compiler = make()
+    req = request(pattern="ab", stop_ids=frozenset({ord("a")}))
+    assert manager.process_req_with_grammar(req)
+    compiler.finish()
+    assert ready(manager) == [req]
+    assert req.grammar is not None, "one token spells both letters"

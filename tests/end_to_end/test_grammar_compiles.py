@@ -96,8 +96,9 @@ def test_endless_compiles_cost_their_own_requests_and_nothing_else(impatient: An
         impatient.wait_until(lambda: metrics(impatient)["queue_requests"] >= 2, "queueing", seconds=30)
         assert impatient.post(CHAT, json=known).status_code == 200
         outcomes = [answer.result() for answer in staying]
-    assert set(outcomes) <= {(400, "grammar_timeout"), (503, "grammar_unavailable")}
-    assert (400, "grammar_timeout") in outcomes
+    # The machine writes a stream beside them: it does not give each the work that would prove the grammar at fault.
+    assert set(outcomes) <= {(400, "grammar_timeout"), (503, "grammar_timeout"), (503, "grammar_unavailable")}
+    assert {code for _, code in outcomes} >= {"grammar_timeout"}
 
     impatient.wait_until(lambda: metrics(impatient)["queue_requests"] == 0, "emptying the queue", seconds=30)
     new = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "regex": "[xy]{3}", "max_tokens": 9}

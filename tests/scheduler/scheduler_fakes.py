@@ -273,6 +273,14 @@ class FakeGrammarManager:
         self.waiting: list[object] = []
         self.ready: list[object] = []
         self.aborted: list[str] = []
+        self.num_flushes = 0
+        self.steps_while_waiting = 0
+
+    def flush(self) -> None:
+        self.num_flushes += 1
+
+    def note_step(self) -> None:
+        self.steps_while_waiting += bool(self.waiting)
 
     def process_req_with_grammar(self, req: object) -> bool:
         self.waiting.append(req)

@@ -497,6 +497,25 @@ def test_flushing_drops_what_nobody_uses() -> None:
     assert harness.finish("again").usage.cached_tokens == 0
 
 
+def test_flushing_forgets_compiled_grammars() -> None:
+    manager = FakeGrammarManager()
+    harness = Harness(0, grammar_manager=manager)
+    harness.connection.incoming.append((CLIENT, FlushCache(call_id=7)))
+    harness.step()
+    assert manager.num_flushes == 1
+
+
+def test_steps_are_noted_while_a_grammar_is_waited_for() -> None:
+    manager = FakeGrammarManager()
+    harness = Harness(0, grammar_manager=manager)
+    harness.submit("decodes", [1, 2], max_tokens=9)
+    harness.step(2)
+    assert manager.steps_while_waiting == 0
+    harness.submit("waits", [1, 2], max_tokens=9, grammar=GrammarSpec(kind="regex", value="any"))
+    harness.step(3)
+    assert manager.steps_while_waiting == 3
+
+
 def test_stats_count_what_happened() -> None:
     harness = Harness(0)
     for request_id in ("a", "b"):
