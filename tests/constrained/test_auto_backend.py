@@ -47,7 +47,7 @@ def spec(kind: Any, value: str, **fields: Any) -> GrammarSpec:
     [
         (spec("json_schema", OBJECT), "llguidance"),
         (spec("regex", "a+"), "llguidance"),
-        (spec("ebnf", 'root ::= "a"'), "xgrammar"),
+        (spec("ebnf", 'root ::= "a"'), "llguidance"),
         (spec("structural_tag", TAG), "llguidance"),
         (spec("structural_tag", GRAMMAR_TAG), "xgrammar"),
         (spec("structural_tag", TAG, backend="xgrammar"), "xgrammar"),

@@ -112,6 +112,9 @@ class ScriptedBackend:
     def reset(self) -> None:
         pass
 
+    def note_step(self) -> None:
+        pass
+
     def shutdown(self) -> None:
         pass
 
