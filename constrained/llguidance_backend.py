@@ -18,7 +18,7 @@ from constrained.config import MAX_WHITESPACE_CHARACTERS, JsonWhitespace
 from constrained.environment import GrammarEnvironment
 from constrained.errors import InvalidGrammarError, UnsupportedGrammarError
 from constrained.llguidance_matcher import MatcherStart, SharingMatcher, parser_limits, reason
-from constrained.schema import SchemaError
+from constrained.schema import SchemaError, UnenforceableError
 from constrained.schema.ebnf_lark import lark_of_ebnf
 
 # Forcing would narrow a mask to the one token that llguidance's tokenizer callback likes best wherever the text is
@@ -146,8 +146,10 @@ class LLGuidanceBackend(BaseGrammarBackend):
     def dispatch_ebnf(self, value: str) -> BaseGrammarObject:
         try:
             lark = lark_of_ebnf(value)
-        except SchemaError as error:
+        except UnenforceableError as error:
             raise UnsupportedGrammarError(error.message) from error
+        except SchemaError as error:
+            raise InvalidGrammarError(error.message) from error
         return self.dispatch_lark(lark)
 
     def dispatch_lark(self, value: str) -> BaseGrammarObject:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from constrained.schema.errors import UnenforceableError
+from constrained.schema.errors import SchemaError, UnenforceableError
 from constrained.schema.pattern import charset, tree
 from constrained.schema.pattern.charset import CharSet
 from constrained.schema.pattern.render import lark_terminal
@@ -54,6 +54,8 @@ def lark_of_ebnf(text: str) -> str:
 
     Raises
     ------
+    SchemaError
+        No text satisfies it: ``root`` never ends.
     UnenforceableError
         It uses what only xgrammar has, such as macros and look-aheads.
     """
@@ -61,6 +63,7 @@ def lark_of_ebnf(text: str) -> str:
     undefined = {name for body in rules.values() for name in _names(body)} - set(rules)
     if undefined or "root" not in rules:
         raise _only_xgrammar(sorted(undefined)[0] if undefined else "root")
+    rules = _without_endless(rules)
     token = _as_one_token(rules)
     if token is not None:
         return f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(token)}\n"
@@ -186,6 +189,41 @@ def _names(node: Node) -> set[str]:
     if isinstance(node, Rule):
         return {node.name}
     return {name for child in tree.children(node) for name in _names(child)}
+
+
+def _without_endless(rules: dict[str, Node]) -> dict[str, Node]:
+    """The rules that end, without the alternatives that never do: ``x`` of ``root ::= "a" | x``, ``x ::= "b" x``."""
+    ending: set[str] = set()
+
+    def ends(node: Node) -> bool:
+        match node:
+            case Rule(name):
+                return name in ending
+            case tree.Either():
+                return any(map(ends, tree.children(node)))
+            case tree.Repeat(low=0):
+                return True
+            case tree.Chars(chars):
+                return bool(chars)
+            case _:
+                return all(map(ends, tree.children(node)))
+
+    def prune(node: Node) -> Node:
+        match node:
+            case tree.Either():
+                return tree.either([prune(child) for child in tree.children(node) if ends(child)])
+            case tree.Concat():
+                return tree.concat(map(prune, tree.children(node)))
+            case tree.Repeat(part, low, high):
+                return tree.repeat(prune(part), low, high) if ends(part) else tree.EPSILON
+            case _:
+                return node
+
+    while found := {name for name, body in rules.items() if name not in ending and ends(body)}:
+        ending |= found
+    if "root" not in ending:
+        raise SchemaError("nothing satisfies this grammar: its rule 'root' never ends")
+    return {name: prune(body) for name, body in rules.items() if name in ending}
 
 
 def _as_one_token(rules: dict[str, Node]) -> Node | None:

@@ -127,3 +127,18 @@ def test_a_token_that_an_engine_masks_and_rejects_ends_with_the_other_engine() -
     served = compile_and_walk(backend, GrammarSpec(kind="ebnf", value=grammar))
     assert isinstance(served, CompileResult)
     assert served.backend == "llguidance"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "texts"),
+    [
+        ('root ::= "a" | x\nx ::= "b" x', {"a"}),
+        ('root ::= "a" x? "c"\nx ::= "b" x', {"ac"}),
+        ('root ::= "a" (x | "b")*\nx ::= x x', {"a", "ab"}),
+    ],
+)
+def test_alternatives_that_never_end_are_left_out(
+    compile_here: Callable[..., BaseGrammarObject], grammar: str, texts: set[str]
+) -> None:
+    start = compile_here("ebnf", grammar, "llguidance")
+    assert {text for text in ("a", "ab", "ac", "bb", "") if accepts(start, text)} == texts
