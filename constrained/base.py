@@ -188,7 +188,7 @@ def create_grammar_backend(
     from constrained.auto import AutoGrammarBackend
     from constrained.compile_pool import CompilePool
     from constrained.compile_service import CompileService
-    from constrained.reasoner import ReasonerGrammarBackend
+    from constrained.reasoner_backend import ReasonerGrammarBackend
 
     if environment.config.backend == "none":
         return None

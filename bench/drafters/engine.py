@@ -14,7 +14,7 @@ from constrained.base import BaseGrammarObject, InvalidGrammarObject
 from constrained.config import GrammarConfig, JsonWhitespace
 from constrained.environment import GrammarEnvironment
 from constrained.masks import GrammarMasks
-from constrained.reasoner import ReasonerGrammarBackend
+from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
 from constrained.vocabulary import Vocabulary

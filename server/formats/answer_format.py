@@ -83,11 +83,6 @@ class AnswerFormat(ABC):
             Whether a grammar holds the answer.
         constrains_calls
             Whether that grammar is of calls.
-
-        Raises
-        ------
-        BadRequestError
-            A budget that is not served.
         """
 
     @abstractmethod

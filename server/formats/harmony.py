@@ -13,7 +13,6 @@ from typing import Any
 
 from constrained.spec import ReasoningSpec
 from server.answer.events import Reader, Reasoning, Text
-from server.errors import BadRequestError
 from server.formats.answer_format import AnswerFormat, call_parser
 from server.reasoning.formats import reasoning_format
 from server.reasoning.state import ThinkingState, ThinkingWishes
@@ -175,14 +174,9 @@ class HarmonyFormat(AnswerFormat):
         if not constrains_calls and (has_form or wishes.budget is not None):
             # Up to the final channel everything counts as thinking: what is asked for begins there.
             return self._spec("", self.MARKERS.end, wishes, is_thinking=True, budget=wishes.budget)
-        if wishes.budget is not None:
-            raise BadRequestError(
-                "'thinking_budget' does not go with 'tools' in the harmony format, where thinking and calls are told "
-                "apart by the model alone.",
-                param="thinking_budget",
-                code="unsupported",
-            )
-        return self._spec(self.MARKERS.start, _END, wishes, is_thinking=False, may_think_again=True)
+        return self._spec(
+            self.MARKERS.start, _END, wishes, is_thinking=False, may_think_again=True, budget=wishes.budget
+        )
 
     def splitter(self, state: ThinkingState, *, keeps_markers: bool) -> Reader | None:
         return None

@@ -13,7 +13,7 @@ from constrained.auto import AutoGrammarBackend
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
-from constrained.reasoner import ReasonerGrammarBackend
+from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 

@@ -16,7 +16,7 @@ from constrained.compile_service import CompileService
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarEngineError
 from constrained.llguidance_backend import LLGuidanceObject
-from constrained.reasoner import ReasonerGrammarBackend
+from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import ReasoningSpec
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import InvalidGrammarError, TokenRejectedError
-from constrained.reasoner import ReasonerGrammarBackend, ReasonerGrammarObject
+from constrained.reasoner import ReasonerGrammarObject
+from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import GrammarSpec, ReasoningSpec
 from constrained.walk import legal_token_ids
 

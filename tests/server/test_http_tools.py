@@ -358,8 +358,9 @@ def test_harmony_is_read_from_its_special_tokens(make_server, assets, tmp_path):
     assert not sent.reasoning.is_thinking
     assert sent.reasoning.may_think_again
     assert tokenizer.decode(list(sent.reasoning.think_start_ids), skip_special_tokens=False) == text[:30]
-    budget = server.post(CHAT, {**body, "thinking_budget": 5})
-    assert budget.json()["error"]["param"] == "thinking_budget"
+    server.post(CHAT, {**body, "thinking_budget": 5})
+    bounded = server.scheduler.requests()[-1].reasoning
+    assert (bounded.budget, bounded.is_thinking, bounded.may_think_again) == (5, False, True)
     server.post(CHAT, {"messages": MESSAGES, "thinking_budget": 5})
     assert server.scheduler.requests()[-1].reasoning.is_thinking
     final = "<|channel|>final<|message|>Good morning!<|return|>"

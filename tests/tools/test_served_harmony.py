@@ -83,3 +83,19 @@ def test_words_stand_in_the_final_channel_and_have_the_form_that_was_asked_for(h
         said = from_message(one)
         check_calls(said, TOOLS)
         assert said["calls"] or said["finish_reason"] == "length" or json.loads(said["content"]) in ("yes", "no")
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_budget_bounds_thinking_beside_tools(harmony_server, choice, budget):
+    body = {**BODY, "tool_choice": choice, "n": 8, "seed": 5, "thinking_budget": budget}
+    answer = harmony_server.chat(body)
+    assert answer.status_code == 200, answer.text
+    said = [from_message(one) for one in answer.json()["choices"]]
+    for one in said:
+        check_calls(one, TOOLS)
+        assert budget or not one["reasoning"]
+    assert any(one["calls"] for one in said)
+    # Random weights end no thinking themselves: a part has the budget's tokens, and its markers, spelled in letters.
+    most = budget + len("analysis") + 3 if budget else 0
+    assert answer.json()["usage"]["completion_tokens_details"]["reasoning_tokens"] <= len(said) * most
