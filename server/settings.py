@@ -391,6 +391,10 @@ class ServeSettings(BaseSettings):
     def _tls_can_be_served(self) -> ServeSettings:
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("--ssl-certfile and --ssl-keyfile must be given together")
+        if self.ssl_keyfile_password is not None and self.ssl_keyfile is None:
+            raise ValueError(
+                "--ssl-keyfile-password needs --ssl-certfile and --ssl-keyfile: without them there is no TLS"
+            )
         if self.ssl_certfile is not None and self.ssl_keyfile is not None:
             check_tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_keyfile_password)
         return self

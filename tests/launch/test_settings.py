@@ -104,6 +104,11 @@ def test_a_wrong_file_is_explained(tmp_path: Path, text: str, said: str) -> None
     assert said in str(caught.value)
 
 
+def test_a_password_without_a_key_is_refused() -> None:
+    with pytest.raises(UsageError, match="--ssl-keyfile-password needs --ssl-certfile"):
+        load_settings({"ssl_keyfile_password": "x"}, None)
+
+
 def test_every_mistake_is_named_with_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANSION_DEVICE", "gpu")
     with pytest.raises(UsageError) as caught:
@@ -190,6 +195,9 @@ def test_every_setting_reaches_a_process(setting: Any, tmp_path: Path) -> None:
     value: Any
     if setting.name in tls:
         assert derived(ServeSettings(**tls))[3] != derived(ServeSettings())[3]
+        return
+    if setting.name == "ssl_keyfile_password":
+        assert derived(ServeSettings(**tls, ssl_keyfile_password="x"))[3] != derived(ServeSettings(**tls))[3]
         return
     if setting.is_boolean:
         value = not setting.default
