@@ -27,7 +27,7 @@ def call_parser(kind: type[ToolCallParser], tools: ToolRequest | None, *, is_con
     """What finds the calls of ``tools`` in a text, those of custom tools as well."""
     parser = kind({} if tools is None else tools.functions, is_constrained=is_constrained)
     names = frozenset[str]() if tools is None else tools.custom_names
-    return CustomCallParser(names, parser) if names else parser
+    return CustomCallParser(names, parser, is_constrained=is_constrained) if names else parser
 
 
 class AnswerFormat(ABC):

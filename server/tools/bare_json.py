@@ -39,7 +39,7 @@ class BareJsonParser(JsonCallParser):
     def _start(self) -> bool:
         rest = self._buffer.lstrip()
         if self.opening and rest.startswith(self.opening):
-            self._buffer = rest[len(self.opening) :]
+            self._buffer = self._buffer.replace(self.opening, "", 1)
             self._state = self._object
         elif not rest or (self.opening and self.opening.startswith(rest)):
             return False
@@ -103,7 +103,9 @@ class BareJsonParser(JsonCallParser):
         return [call for call in calls if call is not None] if all(calls) else []
 
     def _end(self) -> None:
-        if self._state not in (self._arguments, self._behind_arguments):
+        if self._state in (self._object, self._between):
+            self._words_unless_cut_call()
+        elif self._state not in (self._arguments, self._behind_arguments):
             self._words()
 
 

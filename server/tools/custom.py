@@ -37,11 +37,16 @@ def custom_format(name: str, form: Any, origin: str) -> Format:
 
 
 class CustomCallParser:
-    """Takes custom calls out of a text and gives everything else to the parser of the model's format."""
+    """Takes custom calls out of a text and gives everything else to the parser of the model's format.
 
-    def __init__(self, names: Collection[str], inner: Reader) -> None:
+    Where a grammar guarantees the form, the beginning of one more call, cut off behind complete ones, is no text.
+    """
+
+    def __init__(self, names: Collection[str], inner: Reader, *, is_constrained: bool = False) -> None:
         self._names = names
         self._inner = inner
+        self._is_constrained = is_constrained
+        self._has_whole_call = False
         self._buffer = ""
         self._is_inside = False
 
@@ -50,12 +55,15 @@ class CustomCallParser:
         events: list[Event] = []
         while self._buffer and self._step(events):
             pass
+        self._has_whole_call = self._has_whole_call or any(isinstance(event, CallEnd) for event in events)
         return events
 
     def finish(self) -> list[Event]:
         rest, self._buffer = self._buffer, ""
         if self._is_inside:
             return [CallArguments(rest)] if rest else []
+        if self._is_constrained and self._has_whole_call:
+            rest = ""
         return [*self._inner.add(rest), *self._inner.finish()]
 
     def _step(self, events: list[Event]) -> bool:

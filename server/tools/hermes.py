@@ -64,4 +64,4 @@ class HermesParser(JsonCallParser):
 
     def _end(self) -> None:
         if self._state in (self._start, self._open):
-            self._words()
+            self._words_unless_cut_call()

@@ -48,6 +48,7 @@ class ToolCallParser(ABC):
         self._events: list[Event] = []
         self._state: Callable[[], bool] = self._start
         self._arguments_end = JsonEnd()
+        self._has_whole_call = False
 
     def add(self, text: str) -> list[Event]:
         """The next piece of the answer."""
@@ -118,6 +119,7 @@ class ToolCallParser(ABC):
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
+        self._has_whole_call = self._has_whole_call or any(isinstance(event, CallEnd) for event in events)
         return events
 
     def _take(self, size: int) -> str:
@@ -132,6 +134,12 @@ class ToolCallParser(ABC):
         """A state: all that comes is words."""
         self._text(self._take(len(self._buffer)))
         return False
+
+    def _words_unless_cut_call(self) -> None:
+        """At the end: what is left is words, unless a grammar had begun one more call with it after others."""
+        if self.is_constrained and self._has_whole_call:
+            self._buffer = ""
+        self._words()
 
     def _text_until(self, marker: str) -> bool:
         """Show the text before ``marker``; whether the buffer begins with it now."""

@@ -196,7 +196,7 @@ class Qwen3CoderParser(ToolCallParser):
 
     def _end(self) -> None:
         if self._state in (self._start, self._open, self._whole):
-            self._words()
+            self._words_unless_cut_call()
         elif self._state == self._value:
             self._show(self._take(len(self._buffer)))
 

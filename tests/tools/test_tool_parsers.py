@@ -36,7 +36,7 @@ def parsed(parser, pieces):
 
 def make(name, *, is_constrained, with_custom=False):
     parser = tool_parser(name)(SCHEMAS, is_constrained=is_constrained)
-    return CustomCallParser({"sh"}, parser) if with_custom else parser
+    return CustomCallParser({"sh"}, parser, is_constrained=is_constrained) if with_custom else parser
 
 
 def cut(text, places):
@@ -90,15 +90,28 @@ def test_a_malformed_call_comes_back_as_text(name, text):
     assert answer.content == (text if name != "harmony" else "{oops")
 
 
-@pytest.mark.parametrize("name", sorted(set(TOOL_PARSERS) - {"harmony"}))
-@hypothesis.given(pieces=st.lists(st.sampled_from([*PIECES, "\n", " ", "\t"]), max_size=10))
-@hypothesis.example(pieces=["\n", "[get_weather("])
-@hypothesis.settings(max_examples=80)
-def test_without_calls_an_unconstrained_text_is_kept_to_the_letter(name, pieces):
+MARKUP = {"llama3_json": ["<|python_tag|>"], "harmony": ["<|", " to="]}
+"""What a format writes as special tokens, which are no text, or as headers."""
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+@hypothesis.given(
+    pieces=st.lists(st.sampled_from([*PIECES, "\n", " ", "\t"]), max_size=10),
+    is_constrained=st.booleans(),
+    with_custom=st.booleans(),
+)
+@hypothesis.example(pieces=["\n", "[get_weather("], is_constrained=False, with_custom=False)
+@hypothesis.settings(max_examples=120)
+def test_without_calls_a_text_is_kept_to_the_letter(name, pieces, is_constrained, with_custom):
     text = "".join(pieces)
-    answer = parsed(make(name, is_constrained=False), pieces)
-    if not answer.calls and not text.lstrip().startswith("<|python_tag|>"):
+    hypothesis.assume(not any(markup in text for markup in MARKUP.get(name, ())))
+    answer = parsed(make(name, is_constrained=is_constrained, with_custom=with_custom), pieces)
+    if not answer.calls:
         assert answer.content == text
+
+
+def test_white_space_before_a_special_token_of_the_format_is_kept():
+    assert parsed(make("llama3_json", is_constrained=False), ["\n<|python_tag|>no call"]).content == "\nno call"
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
@@ -133,6 +146,17 @@ def test_a_text_cut_off_anywhere_loses_nothing_that_was_said(name, text, content
             assert finished.arguments.startswith(call.arguments[: max(0, len(call.arguments) - num_held)])
         if not answer.calls and name != "harmony":
             assert answer.content == text[:size].removeprefix("<|python_tag|>")
+        if answer.is_complete and name != "harmony":  # what was begun of the next call is no text
+            assert whole.content.strip().startswith(answer.content.strip())
+
+
+def test_the_beginning_of_a_custom_call_behind_a_complete_call_is_no_text():
+    call = '<custom_tool_call name="sh">\nls\n</custom_tool_call>'
+    for size in range(len(call) - 10):
+        parser = make("hermes", is_constrained=True, with_custom=True)
+        answer = parsed(parser, [call + call[:size]])
+        assert answer.calls[0].is_complete
+        assert answer.content == ""
 
 
 LONG = "a long text, " * 8
