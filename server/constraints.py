@@ -9,6 +9,7 @@ from typing import Any
 from constrained.spec import GrammarKind, GrammarSpec
 from server.errors import BadRequestError
 from server.request.fields import JsonSchemaFormat, ResponseFormat, SamplingFields, StructuredOutputs
+from server.tools.json_text import strict_loads
 
 _ANY_OBJECT = '{"type":"object"}'
 
@@ -135,13 +136,13 @@ def _parsed(value: Any, name: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return strict_loads(value)
     except json.JSONDecodeError as error:
         where = f"at line {error.lineno}, column {error.colno}"
         reason = f"{error.msg.removesuffix(' at')} {where}"
         raise BadRequestError(f"'{name}' is not valid JSON: {reason}.", param=name) from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"'{name}' is nested too deeply or has a number too long.", param=name) from error
+    except ValueError as error:
+        raise BadRequestError(f"'{name}' is not valid JSON: {str(error)[:200]}.", param=name) from error
 
 
 def _schema(schema: Any, name: str, *, strict: bool = False) -> GrammarSpec:

@@ -65,7 +65,7 @@ def strict_loads(text: str) -> Any:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if "\\ud" in text or "\\uD" in text:
-        dump(value).encode()
+        dump(value)
     return value
 
 
@@ -79,8 +79,10 @@ def is_json(text: str) -> bool:
 
 
 def dump(value: Any) -> str:
-    """JSON text that any parser takes; raises ``ValueError`` for what is none."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    """JSON text that any parser takes; raises ``ValueError`` for what is none, a lone surrogate among it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text.encode()  # UnicodeEncodeError is a ValueError
+    return text
 
 
 def escaped(text: str) -> str:

@@ -63,7 +63,8 @@ class Property:
 
     @property
     def choices(self) -> list[Any]:
-        return list(self.schema.get("enum", ()))
+        choices = self.schema.get("enum")
+        return choices if isinstance(choices, list) else []
 
     def json_format(self, origin: str) -> Format:
         """The value as JSON; ``origin`` is where the request has the parameters."""
@@ -81,7 +82,7 @@ def split_parameters(parameters: dict[str, Any]) -> list[Property] | None:
     required = parameters.get("required") or []
     if not (isinstance(properties, dict) and isinstance(required, list)):
         return None  # what is wrong with it, the grammar layer says
-    if parameters.keys() - _SPLITTABLE or not all(name in properties for name in required):
+    if parameters.keys() - _SPLITTABLE or not all(isinstance(name, str) and name in properties for name in required):
         return None
     if not all(_stays_in_definitions(schema) for schema in parameters.values()):
         return None
@@ -91,8 +92,9 @@ def split_parameters(parameters: dict[str, Any]) -> list[Property] | None:
 
 def declared_properties(parameters: dict[str, Any]) -> Iterator[Property]:
     surroundings = {key: parameters[key] for key in (*_DEFINITIONS, "$schema") if key in parameters}
-    required = parameters.get("required") or ()
-    for name, schema in (parameters.get("properties") or {}).items():
+    required, properties = parameters.get("required"), parameters.get("properties")
+    required = required if isinstance(required, list) else []
+    for name, schema in properties.items() if isinstance(properties, dict) else ():
         yield Property(name, schema, name in required, surroundings)
 
 
