@@ -101,6 +101,8 @@ def _content(message: ChatMessage, path: str) -> str:
         if message.role == "function" or any(getattr(message, field) is not None for field in said):
             return message.refusal or ""
         raise BadRequestError(f"The field '{path}.content' is required.", param=f"{path}.content", code="missing_field")
+    if not content and message.role == "user":  # agents write it for assistants and tools that said nothing
+        raise BadRequestError(f"'{path}.content' has no parts.", param=f"{path}.content")
     return "\n".join(_part(part, f"{path}.content[{i}]", message.role) for i, part in enumerate(content))
 
 

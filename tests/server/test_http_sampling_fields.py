@@ -43,7 +43,7 @@ COMMON: dict[str, tuple[set[str], list[str]]] = {
     "min_tokens": ({"integer"}, ["-1", "5", str(2**63), str(10**30)]),
     "min_new_tokens": ({"integer"}, ["-1", "5", str(10**30)]),
     "temperature": ({"integer", "number"}, ["-0.01", "2.01", str(10**400)]),
-    "top_p": ({"integer", "number"}, ["0", "-0.5", "1.0001"]),
+    "top_p": ({"integer", "number"}, ["-1e-9", "-0.5", "1.0001"]),
     "top_k": ({"integer"}, ["-2", str(2**31), str(10**30)]),
     "min_p": ({"integer", "number"}, ["-0.01", "1.01"]),
     "seed": ({"integer"}, [str(2**63), str(-(2**63) - 1), str(10**30)]),

@@ -131,7 +131,6 @@ def test_a_field_of_other_servers_is_refused_with_what_to_do_instead(shared_serv
     "message",
     [
         {"content": [], "role": "assistant"},
-        {"content": [], "role": "user"},
         {"tool_calls": [], "role": "assistant"},
         {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]},
         {"role": "assistant", "reasoning": "so"},

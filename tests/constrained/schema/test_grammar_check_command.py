@@ -127,7 +127,7 @@ def test_lines_are_answered_in_order(
     answers = [json.loads(line) for line in output.splitlines()]
     assert [answer["id"] for answer in answers] == ["r", "bad", "é", "e", "t"]
     assert [answer["compiled"] for answer in answers] == [True, False, True, True, True]
-    assert [answer["backend"] for answer in answers] == ["llguidance", None, "llguidance", "xgrammar", "llguidance"]
+    assert [answer["backend"] for answer in answers] == ["llguidance", None, "llguidance", "llguidance", "llguidance"]
     assert answers[1]["error"]["pointer"] == "/type"
     accepted = [[one["accepted"] for one in answer["instances"]] for answer in answers]
     # What spells a special token is ordinary text to a grammar, never the token itself.
