@@ -21,11 +21,11 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from bench.serve.schemas import FORMS, Schema, fresh_names, same_name
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.config import GrammarConfig
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.environment import GrammarEnvironment
-from constrained.masks import GrammarMasks
+from constrained.masks.slots import GrammarMasks
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 

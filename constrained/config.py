@@ -16,7 +16,7 @@ MAX_WHITESPACE_CHARACTERS = 8
 @dataclass(frozen=True, kw_only=True)
 class GrammarConfig:
     backend: str = "auto"
-    """``auto``, ``none``, or a name of :data:`constrained.base.GRAMMAR_BACKEND_REGISTRY`."""
+    """``auto``, ``none``, or a name of :data:`constrained.engines.base.GRAMMAR_BACKEND_REGISTRY`."""
     timeout: float = 30.0
     """Seconds of wall time from a request's arrival until its grammar must be ready."""
     compile_workers: int = 2

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from constrained.auto import load_plugins
 from constrained.config import GrammarConfig
+from constrained.engines.auto import load_plugins
 from constrained.environment import GrammarEnvironment
-from constrained.manager import GrammarManager
-from constrained.masks import GrammarMasks
+from constrained.masks.slots import GrammarMasks
+from constrained.queue.manager import GrammarManager
 from constrained.vocabulary import Vocabulary
 from model_runner.config import RankConfig, RunnerConfig
 from model_runner.ranks import Ranks
@@ -26,18 +26,18 @@ from scheduler.connection import RouterConnection
 from scheduler.drafters.build import build_drafter
 from scheduler.drafters.draft_model import DraftModelDrafter
 from scheduler.drafters.source import DraftSource
-from scheduler.intake import random_seed
+from scheduler.execution.step_executor import StepExecutor
 from scheduler.interfaces import Executor
-from scheduler.kv_pool import KvPool
 from scheduler.loop import Scheduler
+from scheduler.memory.kv_pool import KvPool
 from scheduler.messages import SchedulerReady
-from scheduler.plan_check import PlanCheck
-from scheduler.rank_connection import FollowingConnection, LeadingConnection
-from scheduler.rank_drafts import SharedDrafts
-from scheduler.rank_draws import FollowingExecutor
-from scheduler.rank_setup import meet, shared_seeds
-from scheduler.request import RequestGroup
-from scheduler.step_executor import StepExecutor
+from scheduler.ranks.connection import FollowingConnection, LeadingConnection
+from scheduler.ranks.drafts import SharedDrafts
+from scheduler.ranks.draws import FollowingExecutor
+from scheduler.ranks.plan_check import PlanCheck
+from scheduler.ranks.setup import meet, shared_seeds
+from scheduler.requests.intake import random_seed
+from scheduler.requests.request import RequestGroup
 
 logger = logging.getLogger(__name__)
 

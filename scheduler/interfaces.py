@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from model_runner.forward_row import ForwardRow
     from scheduler.messages import DrafterStats
-    from scheduler.plan import StepPlan, StepResult
-    from scheduler.request import Request
+    from scheduler.planning.plan import StepPlan, StepResult
+    from scheduler.requests.request import Request
 
 
 class Drafter(Protocol):

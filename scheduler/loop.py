@@ -10,15 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler import acceptance
-from scheduler.acceptance import RowError
-from scheduler.admission import ServingLimits
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Connection
-from scheduler.intake import Intake, random_seed
 from scheduler.interfaces import Drafter, Executor
-from scheduler.kv_pool import KvPool
-from scheduler.live_requests import LiveRequests
+from scheduler.memory.kv_pool import KvPool
 from scheduler.messages import (
     AbortRequest,
     CacheFlushed,
@@ -33,12 +28,17 @@ from scheduler.messages import (
     ToScheduler,
 )
 from scheduler.outputs import Outbox
-from scheduler.plan import PlanRow, RowResult, StepPlan
-from scheduler.planner import Planner
-from scheduler.request import Request, RequestGroup, Status
+from scheduler.planning.plan import PlanRow, RowResult, StepPlan
+from scheduler.planning.planner import Planner
+from scheduler.requests import acceptance
+from scheduler.requests.acceptance import RowError
+from scheduler.requests.admission import ServingLimits
+from scheduler.requests.intake import Intake, random_seed
+from scheduler.requests.live_requests import LiveRequests
+from scheduler.requests.request import Request, RequestGroup, Status
 
 if TYPE_CHECKING:
-    from constrained.manager import GrammarManager
+    from constrained.queue.manager import GrammarManager
 
 logger = logging.getLogger(__name__)
 

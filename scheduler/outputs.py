@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.connection import Connection
 from scheduler.messages import ChoiceOutput, StepOutput
-from scheduler.request import Request
+from scheduler.requests.request import Request
 
 
 class Outbox:

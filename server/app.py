@@ -16,31 +16,31 @@ import server.chat.parts
 import server.chat.router
 import server.chat.tokens
 import server.completions.router
-import server.utility.administration
-import server.utility.health
-import server.utility.models
-from server.auth import Auth
-from server.chat_template import ChatTemplate
+import server.endpoints.administration
+import server.endpoints.health
+import server.endpoints.models
 from server.config import HttpConfig
 from server.context import ServerContext
-from server.cors import Cors
-from server.documentation import install_openapi
-from server.edge import Edge
-from server.engine import Engine
-from server.error_response import install_error_handlers
+from server.engine.copies import Engine
 from server.formats.registry import answer_format
-from server.metrics import Metrics
+from server.http.auth import Auth
+from server.http.cors import Cors
+from server.http.documentation import install_openapi
+from server.http.edge import Edge
+from server.http.error_response import install_error_handlers
+from server.metrics.registry import Metrics
 from server.models.assets import ModelAssets
-from server.tokenizer import Tokenizer
+from server.text.chat_template import ChatTemplate
+from server.text.tokenizer import Tokenizer
 
 _ROUTERS = (
     server.chat.router.router,
     server.completions.router.router,
-    server.utility.models.router,
+    server.endpoints.models.router,
     server.chat.tokens.router,
     server.chat.parts.router,
-    server.utility.health.router,
-    server.utility.administration.router,
+    server.endpoints.health.router,
+    server.endpoints.administration.router,
 )
 
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from scheduler.messages import SchedulerReady
-from server.chat_template import ChatTemplate
 from server.config import HttpConfig
-from server.engine import Engine
+from server.engine.copies import Engine
+from server.engine.submission import Submission
 from server.errors import ModelNotFoundError, UnavailableError
 from server.formats.answer_format import AnswerFormat
-from server.metrics import Metrics
+from server.metrics.registry import Metrics
 from server.models.assets import ModelAssets
-from server.submission import Submission
-from server.tokenizer import Tokenizer
+from server.text.chat_template import ChatTemplate
+from server.text.tokenizer import Tokenizer
 
 
 @dataclass

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from scheduler.messages import Finish
-from server.choices import ChoiceDelta, CollectedChoice
 from server.context import ServerContext
-from server.event_stream import DONE, event
+from server.generation.choices import ChoiceDelta, CollectedChoice
+from server.generation.usage import usage_body, usage_so_far
+from server.http.event_stream import DONE, event
 from server.request.fields import SamplingFields
 from server.request.generate import StartedAnswer
-from server.usage import usage_body, usage_so_far
 
 _encode = msgspec.json.encode
 

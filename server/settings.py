@@ -20,9 +20,9 @@ from model_runner.config import AttentionBackendName, DtypeName, LoadFormat, Ran
 from scheduler.config import SchedulePolicy, SchedulerConfig, Speculation
 from server.config import HttpConfig, LogFormat, LogLevel
 from server.formats.registry import tool_parser
+from server.http.tls import check_tls
 from server.models.assets import ModelAssets
 from server.reasoning.formats import reasoning_format
-from server.tls import check_tls
 
 ENVIRONMENT_PREFIX = "SCANSION_"
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import uvicorn
 from starlette.types import ASGIApp
 
-from server.access_log import configure_logging
 from server.config import HttpConfig
 from server.errors import UnavailableError
-from server.http_connection import limited
+from server.http.access_log import configure_logging
+from server.http.connection import limited
 from server.models.assets import ModelAssets
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_http_worker(config: HttpConfig, assets: ModelAssets, listener: socket.so
         # prometheus-client chooses its kind of values when it is imported.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(config.metrics_directory)
     from server.app import create_app, create_context
-    from server.metrics import reserve_values
+    from server.metrics.registry import reserve_values
 
     try:
         if config.metrics_directory is not None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject, InvalidGrammarObject
 from constrained.config import GrammarConfig, JsonWhitespace
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject, InvalidGrammarObject
 from constrained.environment import GrammarEnvironment
-from constrained.masks import GrammarMasks
-from constrained.reasoner_backend import ReasonerGrammarBackend
+from constrained.masks.slots import GrammarMasks
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
+from constrained.thinking.reasoner_backend import ReasonerGrammarBackend
 from constrained.vocabulary import Vocabulary
 from model_runner.runner import ModelRunner
 from sampling.sampler import SamplerState
@@ -25,6 +25,7 @@ from scheduler.connection import Events
 from scheduler.drafters.build import build_drafter
 from scheduler.drafters.grammar import MIN_FORCED_TOKENS
 from scheduler.drafters.source import DraftSource
+from scheduler.execution.step_executor import StepExecutor
 from scheduler.loop import Scheduler
 from scheduler.messages import (
     ChoiceOutput,
@@ -38,8 +39,7 @@ from scheduler.messages import (
     ToScheduler,
     Usage,
 )
-from scheduler.request import RequestGroup
-from scheduler.step_executor import StepExecutor
+from scheduler.requests.request import RequestGroup
 
 _CLIENT = b"bench"
 

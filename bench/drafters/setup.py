@@ -19,7 +19,7 @@ from model_runner.runner import ModelRunner
 from scheduler.config import SchedulerConfig
 from scheduler.drafters.draft_model import DraftModelDrafter
 from scheduler.drafters.grammar import MIN_FORCED_TOKENS
-from scheduler.kv_pool import KvPool
+from scheduler.memory.kv_pool import KvPool
 from server.models.resolve import resolve
 
 Config = Mapping[str, object]

@@ -53,7 +53,7 @@ def measure(size: int, repeats: int) -> list[dict[str, Any]]:
 def _run_rank(config: RankConfig, repeats: int, results: Connection) -> None:
     import torch
 
-    from constrained.ranks import Verdict, agree
+    from constrained.queue.ranks import Verdict, agree
     from model_runner.ranks import Ranks
 
     torch.set_num_threads(1)

@@ -15,8 +15,8 @@ from bench.step.profile import StepProfileError, StepShape
 from bench.step.spans import Spans
 from constrained.config import GrammarConfig
 from constrained.environment import GrammarEnvironment
-from constrained.manager import GrammarManager
-from constrained.masks import GrammarMasks
+from constrained.masks.slots import GrammarMasks
+from constrained.queue.manager import GrammarManager
 from constrained.vocabulary import Vocabulary
 from model_runner import runner as runner_module
 from model_runner.attention.base import AttentionBackend
@@ -24,13 +24,13 @@ from model_runner.config import RunnerConfig
 from model_runner.layers import linear
 from model_runner.runner import ModelRunner
 from sampling.sampler import SamplerState
-from scheduler import step_executor
 from scheduler.build import describe
 from scheduler.config import SchedulerConfig
 from scheduler.connection import RouterConnection
+from scheduler.execution import step_executor
+from scheduler.execution.step_executor import StepExecutor
 from scheduler.loop import Scheduler
-from scheduler.request import RequestGroup
-from scheduler.step_executor import StepExecutor
+from scheduler.requests.request import RequestGroup
 from server.models.assets import ModelAssets
 
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.tools.agent_tools import agent_tools
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.environment import GrammarEnvironment
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
 from server.formats.harmony import HarmonyParser
 from server.formats.registry import TOOL_PARSERS, tool_parser
 from server.models.resolve import resolve

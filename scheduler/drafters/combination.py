@@ -6,16 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from constrained.engines.grammar_object import InvalidGrammarObject
 from constrained.errors import GrammarError, TokenRejectedError, reraise_exit
-from constrained.grammar_object import InvalidGrammarObject
 from scheduler.drafters.contained import ContainedSource
 from scheduler.drafters.source import DraftSource
 from scheduler.drafters.statistics import SourceCounters
 from scheduler.messages import DrafterStats
 
 if TYPE_CHECKING:
-    from constrained.base import BaseGrammarObject
-    from scheduler.request import Request
+    from constrained.engines.base import BaseGrammarObject
+    from scheduler.requests.request import Request
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from model_runner.errors import RankError
 from scheduler.drafters.source import DraftSource
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")

@@ -16,10 +16,10 @@ from sampling.noise import position_keys
 from scheduler.drafters.adaptive import AdaptiveLength
 from scheduler.drafters.source import DraftSource
 from scheduler.interfaces import Runner
-from scheduler.kv_pool import KvPool
+from scheduler.memory.kv_pool import KvPool
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from scheduler.drafters.source import DraftSource
 from scheduler.drafters.spellings import LearnedSpellings
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 
 MIN_FORCED_TOKENS = 1

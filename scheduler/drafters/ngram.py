@@ -13,7 +13,7 @@ from scheduler.drafters.ngram_index import NgramIndex
 from scheduler.drafters.source import DraftSource
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 _SIZES = (4, 2)
 """Runs looked up, longest first: the longer the agreement, the likelier the continuation."""

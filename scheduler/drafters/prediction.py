@@ -10,7 +10,7 @@ from scheduler.drafters.ngram_index import NgramIndex
 from scheduler.drafters.source import DraftSource
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 _RUN = 3
 """Tokens of the answer that must stand in the prediction to find the way back into it."""

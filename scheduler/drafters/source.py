@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.request import Request
+    from scheduler.requests.request import Request
 
 
 class DraftSource(ABC):

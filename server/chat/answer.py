@@ -9,9 +9,9 @@ from scheduler.messages import Finish, PromptLogprobs
 from server.answer.events import End, collect
 from server.chat.message_body import DeltaWriter, finish_reason, message_body
 from server.chat.protocol import ChatCompletionRequest
-from server.choices import ChoiceDelta, CollectedChoice, PlacedLogprob
 from server.context import ServerContext
-from server.logprobs import chat_logprobs
+from server.generation.choices import ChoiceDelta, CollectedChoice, PlacedLogprob
+from server.generation.logprobs import chat_logprobs
 from server.openai_answer import OpenAIAnswer
 from server.request.description import AnswerRequest
 from server.request.generate import StartedAnswer

@@ -9,17 +9,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.answer.events import collect
-from server.body import read_request
 from server.chat.message_body import call_object
 from server.chat.protocol import ChatCompletionRequest
 from server.chat.request import conversation
 from server.context import context_of
-from server.documentation import errors, request_body
 from server.errors import BadRequestError
 from server.formats.answer_format import call_parser
 from server.formats.reader import Reading
 from server.formats.registry import format_of, tool_parser
-from server.json_response import JsonResponse
+from server.http.body import read_request
+from server.http.documentation import errors, request_body
+from server.http.json_response import JsonResponse
 from server.reasoning.formats import reasoning_format
 from server.reasoning.state import ThinkingState
 from server.request.prompt import encode_conversation

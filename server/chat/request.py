@@ -5,12 +5,12 @@ from __future__ import annotations
 from scheduler.messages import SchedulerReady
 from server.chat.messages import template_messages
 from server.chat.protocol import ChatCompletionRequest, Prediction
-from server.chat_template import RESERVED_ARGUMENTS
 from server.context import ServerContext
 from server.errors import BadRequestError
 from server.reasoning.state import ThinkingWishes
 from server.request.description import AnswerRequest, Conversation
 from server.request.from_fields import answer_request, refuse_more_logprobs, refuse_stream_options
+from server.text.chat_template import RESERVED_ARGUMENTS
 from server.tools.definitions import read_tools
 
 

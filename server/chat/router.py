@@ -7,13 +7,13 @@ import uuid
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from server.body import read_request
 from server.chat.answer import ChatAnswer
 from server.chat.protocol import ChatCompletionRequest
 from server.chat.request import chat_request
 from server.context import context_of
-from server.documentation import errors, request_body
-from server.event_stream import respond
+from server.http.body import read_request
+from server.http.documentation import errors, request_body
+from server.http.event_stream import respond
 from server.request.generate import start_answer
 
 router = APIRouter(responses=errors(401, 404, 409, 429, 500, 503, 504))

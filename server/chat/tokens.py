@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from server.body import read_request
 from server.chat.protocol import ChatCompletionRequest, ChatMessage
 from server.chat.request import conversation
 from server.context import context_of
-from server.documentation import errors, request_body
 from server.errors import BadRequestError
-from server.json_response import JsonResponse
-from server.limits import refuse_hopeless_text
+from server.http.body import read_request
+from server.http.documentation import errors, request_body
+from server.http.json_response import JsonResponse
+from server.request.limits import refuse_hopeless_text
 from server.request.prompt import encode_conversation
 from server.validation import List, RequestModel
 

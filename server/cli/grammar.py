@@ -15,8 +15,8 @@ import msgspec
 
 from constrained.spec import GrammarBackendName, GrammarKind, GrammarSpec
 from server.cli.errors import UsageError
-from server.constraints import choice_regex
 from server.models.errors import ModelResolutionError
+from server.request.constraint_fields import choice_regex
 
 if TYPE_CHECKING:
     from server.cli.grammar_checker import GrammarChecker, Instance, Report

@@ -12,13 +12,13 @@ from typing import Any
 import tokenizers
 import torch
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.config import GrammarConfig
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError
-from constrained.schema import PrepareOptions, SchemaError
-from constrained.schema.prepare import solver_of
-from constrained.schema.spelling import Speller
+from constrained.json_schema.writing.spelling import Speller
+from constrained.preparation import PrepareOptions, SchemaError
+from constrained.preparation.prepare import solver_of
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from scheduler.messages import Finish, PromptLogprobs
-from server.choices import ChoiceDelta, CollectedChoice, PlacedLogprob
 from server.completions.echo import Echo
 from server.completions.protocol import CompletionRequest
 from server.context import ServerContext
-from server.logprobs import completion_logprobs
+from server.generation.choices import ChoiceDelta, CollectedChoice, PlacedLogprob
+from server.generation.logprobs import completion_logprobs
 from server.openai_answer import OpenAIAnswer
 from server.request.generate import StartedAnswer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 
 from scheduler.messages import PromptLogprobs
-from server.choices import PlacedLogprob
+from server.generation.choices import PlacedLogprob
 from server.request.description import Prompt
-from server.tokenizer import Tokenizer
+from server.text.tokenizer import Tokenizer
 
 
 class Echo:

@@ -6,8 +6,8 @@ from scheduler.messages import SchedulerReady
 from server.completions.protocol import CompletionRequest
 from server.context import ServerContext
 from server.errors import BadRequestError
-from server.limits import refuse_hopeless_text
 from server.request.description import Prompt
+from server.request.limits import refuse_hopeless_text
 
 
 async def read_prompts(context: ServerContext, body: CompletionRequest, ready: SchedulerReady) -> list[Prompt]:

@@ -12,7 +12,7 @@ from server.answer.events import Reader
 from server.reasoning.formats import ReasoningFormat
 from server.reasoning.splitter import ReasoningSplitter
 from server.reasoning.state import ThinkingState, ThinkingWishes, thinking_state
-from server.tokenizer import Tokenizer
+from server.text.tokenizer import Tokenizer
 from server.tools.custom import CustomCallParser
 from server.tools.definitions import ToolRequest
 from server.tools.parser import ToolCallParser

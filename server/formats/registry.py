@@ -7,7 +7,7 @@ from server.formats.answer_format import AnswerFormat, TaggedFormat, needs_words
 from server.formats.harmony import HarmonyFormat, HarmonyParser
 from server.reasoning import formats as reasoning_formats
 from server.reasoning.formats import ReasoningFormat, reasoning_format
-from server.tokenizer import Tokenizer
+from server.text.tokenizer import Tokenizer
 from server.tools.bare_json import JsonParser, Llama3JsonParser
 from server.tools.hermes import HermesParser
 from server.tools.parser import ToolCallParser

@@ -8,19 +8,19 @@ import os
 import socket
 
 from constrained.vocabulary import Vocabulary
-from server.access_log import configure_logging
+from server.http.access_log import configure_logging
 from server.launch import exit_codes
 from server.launch.console import Console
-from server.launch.devices import count_devices
 from server.launch.errors import StartError
 from server.launch.listener import bind_listener, is_loopback, listen
-from server.launch.placement import Placement, placement
+from server.launch.processes.restarts import RestartPolicy
+from server.launch.processes.specs import http_specs, rank_specs
+from server.launch.ranks.devices import count_devices
+from server.launch.ranks.placement import Placement, placement
+from server.launch.ranks.rendezvous import rendezvous_listeners
 from server.launch.ready import node_ready_text, ready_text
-from server.launch.rendezvous import rendezvous_listeners
-from server.launch.restarts import RestartPolicy
 from server.launch.runtime_dir import runtime_dir
 from server.launch.signals import exit_on_sigterm, queued_signals
-from server.launch.specs import http_specs, rank_specs
 from server.launch.supervisor import Supervisor
 from server.models import ModelAssets, ModelResolutionError, resolve
 from server.settings import ServeSettings

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from server.launch import exit_codes
-from server.launch.child import Child, ChildSpec, Role, waitables
 from server.launch.console import Console
-from server.launch.restarts import RestartPolicy
+from server.launch.processes.child import Child, ChildSpec, Role, waitables
+from server.launch.processes.restarts import RestartPolicy
+from server.launch.processes.status import Loading
 from server.launch.signals import SignalQueue
-from server.launch.status import Loading
 
 _logger = logging.getLogger("scansion.supervisor")
 

@@ -35,7 +35,7 @@ class Prompt:
 
     token_ids: list[int]
     text: str
-    """Of a conversation with the marks of :class:`~server.protected_text.ProtectedText`."""
+    """Of a conversation with the marks of :class:`~server.text.protected_text.ProtectedText`."""
     thinking: ThinkingState = ThinkingState.CLOSED
 
 

@@ -29,7 +29,7 @@ class JsonSchemaFormat(RequestModel):
     """1 to 64 of the characters a-z, A-Z, 0-9, _ and -."""
     description: str | None = None
     """For readers; not shown to the model."""
-    schema_: Any = Field(default=None, alias="schema")  # server.constraints checks its type
+    schema_: Any = Field(default=None, alias="schema")  # server.request.constraint_fields checks its type
     """The schema that the answer fits."""
     strict: bool | None = None
     """True: objects that declare properties and say nothing of others are closed, as at OpenAI."""

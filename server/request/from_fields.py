@@ -8,9 +8,9 @@ from typing import Any
 from sampling.params import SamplingParams
 from scheduler.messages import SchedulerReady
 from server.config import HttpConfig
-from server.constraints import constraint_field, grammar_spec
 from server.context import ServerContext
 from server.errors import BadRequestError
+from server.request.constraint_fields import constraint_field, grammar_spec
 from server.request.description import AnswerRequest, Constraint, Conversation, Prompt
 from server.request.fields import SamplingFields
 

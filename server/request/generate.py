@@ -12,14 +12,14 @@ from starlette.requests import Request
 from sampling.params import SamplingParams
 from sampling.validation import SamplingParamsError, validate_sampling_params
 from scheduler.messages import GenerateRequest, SchedulerReady
-from server.choices import ChoiceAssembler
 from server.context import ServerContext
 from server.errors import ApiError, BadRequestError, SchedulerError
 from server.formats.reader import Reading
-from server.generation import Generation, start_generation
-from server.limits import resolve_max_tokens
+from server.generation.choices import ChoiceAssembler
+from server.generation.generation import Generation, start_generation
 from server.request.constraint import answer_constraint, name_tool
 from server.request.description import AnswerRequest, Conversation, Prompt
+from server.request.limits import resolve_max_tokens
 from server.request.prompt import encode_conversation, encode_prediction
 
 

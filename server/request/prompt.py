@@ -8,8 +8,8 @@ from typing import Any
 from scheduler.messages import SchedulerReady
 from server.context import ServerContext
 from server.errors import BadRequestError
-from server.limits import refuse_hopeless_text
 from server.request.description import Conversation, Prompt
+from server.request.limits import refuse_hopeless_text
 from server.tools.prompt import messages_with_tools, template_tools
 
 _THINKING_SWITCHES = ("enable_thinking", "thinking")

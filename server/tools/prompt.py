@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any
 
-from server.chat_template import render_text
+from server.text.chat_template import render_text
 from server.tools.definitions import OfferedTool, ToolRequest
 from server.tools.json_text import dump
 

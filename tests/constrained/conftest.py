@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.config import GrammarConfig
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject, create_grammar_backend
 from constrained.environment import GrammarEnvironment
-from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import GrammarSpec
+from constrained.thinking.reasoner_backend import ReasonerGrammarBackend
 from constrained.vocabulary import Vocabulary
 
 # Compile workers get this process's module search path and import the fake backends by name.

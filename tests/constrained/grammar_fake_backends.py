@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, register_grammar_backend
-from constrained.xgrammar_backend import XGrammarBackend
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, register_grammar_backend
+from constrained.engines.xgrammar_backend import XGrammarBackend
 
 
 class _Misbehaving(XGrammarBackend):

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import (
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import (
     GRAMMAR_BACKEND_REGISTRY,
     BaseGrammarObject,
     InvalidGrammarObject,
     create_grammar_backend,
     register_grammar_backend,
 )
+from constrained.engines.xgrammar_backend import XGrammarBackend
 from constrained.errors import GrammarError, InvalidGrammarError, TokenRejectedError
 from constrained.spec import GrammarSpec
-from constrained.xgrammar_backend import XGrammarBackend
 
 OBJECT = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 TAG = json.dumps(
@@ -122,7 +122,7 @@ def test_a_registered_engine_gets_the_specification_as_it_was_written(environmen
             seen.append(value)
             return super().dispatch_regex("b")
 
-    monkeypatch.setattr("constrained.base.GRAMMAR_BACKEND_REGISTRY", GRAMMAR_BACKEND_REGISTRY)
+    monkeypatch.setattr("constrained.engines.base.GRAMMAR_BACKEND_REGISTRY", GRAMMAR_BACKEND_REGISTRY)
     register_grammar_backend("custom", Custom)
     try:
         compiled = AutoGrammarBackend(environment_with(backend="custom")).compile(spec("regex", "^anything$"))
@@ -196,8 +196,8 @@ _ENDS_AT_ONCE = """
 import sys, time
 sys.path[:0] = {path!r}
 from conftest import make_environment
-from constrained.auto import AutoGrammarBackend
-from constrained.base import create_grammar_backend
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import create_grammar_backend
 def slow(backend):
     time.sleep(0.5)
     print("compiled")

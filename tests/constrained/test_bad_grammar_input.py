@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from constrained.spec import GrammarSpec
 
 DEADLINE = 60.0

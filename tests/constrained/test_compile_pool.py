@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.compile_pool import CompilePool
-from constrained.compile_process import CompileProcess, Job
-from constrained.compile_protocol import Ready
-from constrained.compile_zygote import _Zygote
+from constrained.compile.pool import CompilePool
+from constrained.compile.process import CompileProcess, Job
+from constrained.compile.protocol import Ready
+from constrained.compile.zygote import _Zygote
+from constrained.compile.zygote_client import ZygoteGoneError
 from constrained.config import GrammarConfig
+from constrained.engines.auto import AutoGrammarBackend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import (
     GrammarCompilerCrashedError,
@@ -33,7 +34,6 @@ from constrained.errors import (
 )
 from constrained.spec import GrammarSpec
 from constrained.stats import GrammarMetrics
-from constrained.zygote_client import ZygoteGoneError
 
 
 def regex(value: str, backend: str = "llguidance") -> GrammarSpec:
@@ -131,7 +131,7 @@ def test_an_answer_that_makes_no_sense_is_told_at_once(
         raise RecursionError("deep")
 
     with monkeypatch.context() as broken:
-        broken.setattr("constrained.compile_pool.decode_reply", decode)
+        broken.setattr("constrained.compile.pool.decode_reply", decode)
         with pytest.raises(GrammarCompilerCrashedError, match="answered nonsense: deep"):
             small_pool.submit(regex("a")).result(5)
     assert_serves(small_pool)
@@ -371,10 +371,10 @@ _ORPHAN_MAKER = """
 import os, sys
 sys.path[:] = {path!r}
 from conftest import make_environment
-from constrained.auto import AutoGrammarBackend
-from constrained.compile_pool import CompilePool
-from constrained.compile_protocol import Ready
-from constrained.compile_zygote import _Zygote
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.compile.pool import CompilePool
+from constrained.compile.protocol import Ready
+from constrained.compile.zygote import _Zygote
 from constrained.spec import GrammarSpec
 pool = CompilePool(make_environment())
 pool.submit(GrammarSpec(kind="regex", value="a", backend="llguidance")).result(60)
@@ -397,7 +397,8 @@ def test_a_process_that_is_still_starting_ends_with_its_parent(tmp_path: Path) -
         "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)\n"
     )
     code = (
-        "import sys, time; from conftest import make_environment; from constrained.zygote_client import ZygoteClient; "
+        "import sys, time; from conftest import make_environment; "
+        "from constrained.compile.zygote_client import ZygoteClient; "
         "client = ZygoteClient(make_environment(plugins=('slow_plugin',))); client.start(); "
         "print(client._process.pid, flush=True); time.sleep(60)"
     )

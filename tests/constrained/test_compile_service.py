@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject, InvalidGrammarObject
-from constrained.compile_protocol import CompileResult
-from constrained.compile_service import CompileService
+from constrained.compile.protocol import CompileResult
+from constrained.compile.service import CompileService
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject, InvalidGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarTimeoutError, InvalidGrammarError
 from constrained.spec import GrammarSpec
-from constrained.walk import legal_token_ids
 
 
 class FakeCompiler:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarBackend, BaseGrammarObject
-from constrained.compile_protocol import CompileRefusal, CompileResult
-from constrained.compile_worker import compile_and_walk
+from constrained.compile.protocol import CompileRefusal, CompileResult
+from constrained.compile.worker import compile_and_walk
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, GrammarTooSlowError, InvalidGrammarError, TokenRejectedError
 from constrained.spec import GrammarSpec

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from test_grammar_manager import FakeCompiler, FakeRequest, Manager, ready, request
 
-from constrained.compile_service import CompileService
+from constrained.compile.service import CompileService
+from constrained.engines.llguidance_backend import LLGuidanceObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarEngineError
-from constrained.llguidance_backend import LLGuidanceObject
-from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import ReasoningSpec
+from constrained.thinking.reasoner_backend import ReasonerGrammarBackend
 
 
 class Panic(BaseException):

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from constrained.auto import AutoGrammarBackend
-from constrained.compile_protocol import CompileResult
+from constrained.compile.protocol import CompileResult
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, GrammarServiceUnavailableError, InvalidGrammarError
-from constrained.manager import GrammarManager
-from constrained.reasoner import ReasonerGrammarObject
+from constrained.queue.manager import GrammarManager
 from constrained.spec import GrammarSpec, ReasoningSpec
-from constrained.walk import legal_token_ids
+from constrained.thinking.reasoner import ReasonerGrammarObject
 
 EOS = 256
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained import walk as walk_module
-from constrained.base import BaseGrammarObject
+from constrained.compile import walk as walk_module
+from constrained.compile.walk import legal_token_ids, walk
+from constrained.engines.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError, GrammarTooSlowError, TokenRejectedError
-from constrained.walk import legal_token_ids, walk
 
 Compile = Callable[..., BaseGrammarObject]
 EOS, OTHER_STOP, THINK_END = 256, 257, 258
@@ -272,9 +272,9 @@ def test_an_xgrammar_result_and_its_text_have_the_same_masks(
 ) -> None:
     """What compiles quickly crosses as text, the rest as xgrammar's own JSON."""
     backend = engines.backend("xgrammar")
-    monkeypatch.setattr("constrained.xgrammar_backend._QUICK_SECONDS", float("inf"))
+    monkeypatch.setattr("constrained.engines.xgrammar_backend._QUICK_SECONDS", float("inf"))
     as_text = backend.serialize(compile_here(*form, "xgrammar"))
-    monkeypatch.setattr("constrained.xgrammar_backend._QUICK_SECONDS", 0.0)
+    monkeypatch.setattr("constrained.engines.xgrammar_backend._QUICK_SECONDS", 0.0)
     as_result = backend.serialize(compile_here(*form, "xgrammar"))
     assert len(as_text) < len(as_result)
     one, other = backend.deserialize(as_text).copy(), backend.deserialize(as_result).copy()

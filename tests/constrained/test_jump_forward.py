@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constrained.auto import AutoGrammarBackend
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.jump_forward import LONGEST_RUN, JumpForwardMap
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError
-from constrained.jump_forward import LONGEST_RUN, JumpForwardMap
 
 
 def test_a_run_ends_at_a_choice_and_at_a_final_state() -> None:

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from constrained import llguidance_matcher
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
-from constrained.compile_protocol import CompileRefusal, CompileResult
-from constrained.compile_worker import compile_and_walk
+from constrained.compile.protocol import CompileRefusal, CompileResult
+from constrained.compile.walk import legal_token_ids
+from constrained.compile.worker import compile_and_walk
+from constrained.engines import llguidance_matcher
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
+from constrained.engines.llguidance_matcher import MatcherStart
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError
-from constrained.fill import fill_rows
-from constrained.llguidance_matcher import MatcherStart
+from constrained.masks.fill import fill_rows
 from constrained.spec import GrammarSpec
-from constrained.walk import legal_token_ids
 
 # Harmless behind "a"; behind "q" a mask needs more of the lexer than a step may have, here as with a large vocabulary.
 HEAVY = r"(/(.{1,63}\.){1,127}[a-z]+\.?/ & /.{1,255}/ & ~/.*:\/\/.*/)"

@@ -11,13 +11,13 @@ import jsonschema
 import numpy as np
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import legal_token_ids
 from constrained.config import GrammarConfig
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
 
 ENGINES = ["xgrammar", "llguidance", "outlines"]
 every_engine = pytest.mark.parametrize("engine", ENGINES)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import NoLegalTokenError
-from constrained.masks import GrammarMasks
-from constrained.reasoner import ReasonerGrammarObject
+from constrained.masks.slots import GrammarMasks
 from constrained.spec import ReasoningSpec
+from constrained.thinking.reasoner import ReasonerGrammarObject
 
 Compile = Callable[..., BaseGrammarObject]
 ENGINES = ["xgrammar", "llguidance", "outlines"]

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import legal_token_ids, walk
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.errors import TokenRejectedError
 from constrained.spec import GrammarSpec
-from constrained.walk import legal_token_ids, walk
 
 EOS, OTHER_STOP, THINK_END = 256, 257, 258
 

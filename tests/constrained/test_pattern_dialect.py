@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
+from constrained.engines.auto import AutoGrammarBackend
 from constrained.errors import TokenRejectedError
 from constrained.spec import GrammarSpec
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.errors import InvalidGrammarError, TokenRejectedError
-from constrained.schema.pattern.derivative import matches
-from constrained.schema.pattern.language import full_language, search_language
-from constrained.schema.pattern.parser import PatternUnsupportedError
+from constrained.patterns.derivative import matches
+from constrained.patterns.language import full_language, search_language
+from constrained.patterns.parser import PatternUnsupportedError
 from constrained.spec import GrammarSpec
 
 EXAMPLES = int(os.environ.get("SCANSION_RANDOM_PATTERNS", "0"))

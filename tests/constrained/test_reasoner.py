@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.base import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.errors import InvalidGrammarError, TokenRejectedError
-from constrained.reasoner import ReasonerGrammarObject
-from constrained.reasoner_backend import ReasonerGrammarBackend
 from constrained.spec import GrammarSpec, ReasoningSpec
-from constrained.walk import legal_token_ids
+from constrained.thinking.reasoner import ReasonerGrammarObject
+from constrained.thinking.reasoner_backend import ReasonerGrammarBackend
 
 EOS, THINK_END = 256, 258
 LT_SLASH, THINK, GT, GT_NEWLINE, GT_X = 268, 269, 270, 271, 272

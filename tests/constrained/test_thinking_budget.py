@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained.spec import ReasoningSpec
-from constrained.thinking_budget import ThinkingBudget
+from constrained.thinking.budget import ThinkingBudget
 
 EOS = 256
 LT_SLASH, THINK, GT = 268, 269, 270

@@ -8,17 +8,17 @@ import random
 import numpy as np
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
+from constrained.engines.llguidance_backend import LLGuidanceBackend
+from constrained.engines.xgrammar_backend import XGrammarBackend
 from constrained.environment import GrammarEnvironment
-from constrained.fill import fill_rows
-from constrained.llguidance_backend import LLGuidanceBackend
-from constrained.reasoner_backend import ReasonerGrammarBackend
-from constrained.schema import PrepareOptions, prepare
+from constrained.masks.fill import fill_rows
+from constrained.preparation import PrepareOptions, prepare
 from constrained.spec import GrammarSpec, ReasoningSpec
+from constrained.thinking.reasoner_backend import ReasonerGrammarBackend
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
-from constrained.xgrammar_backend import XGrammarBackend
 
 CHANNEL, MESSAGE, END, EOS = 256, 257, 258, 259
 ANALYSIS, FINAL, ANA, E_ACUTE, HALF_E = 260, 261, 262, 263, 264

@@ -7,12 +7,12 @@ import numpy.typing as npt
 import pytest
 from typing_extensions import Self
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import walk
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
+from constrained.engines.llguidance_backend import LLGuidanceBackend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import InvalidGrammarError
-from constrained.llguidance_backend import LLGuidanceBackend
-from constrained.walk import walk
 
 _DEAD_BEHIND_A_COMMA = 'start: "[" ITEM ("," NEVER)? "]"\nITEM: /[a-z]{40}/\nNEVER: /d/ & /e/\n'
 

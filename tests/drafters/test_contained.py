@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from constrained.engines.grammar_object import BaseGrammarObject
+from constrained.engines.llguidance_backend import LLGuidanceObject
 from constrained.errors import GrammarError
-from constrained.grammar_object import BaseGrammarObject
-from constrained.llguidance_backend import LLGuidanceObject
 from constrained.spec import GrammarSpec
 from model_runner.errors import RankError
 from sampling.params import SamplingParams

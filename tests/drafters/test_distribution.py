@@ -12,12 +12,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from constrained.base import BaseGrammarObject
+from constrained.engines.base import BaseGrammarObject
 from constrained.spec import GrammarSpec
 from model_runner.forward_row import ForwardRow
 from sampling.params import SamplingParams
 from scheduler.drafters.draft_model import DraftModelDrafter
-from scheduler.kv_pool import KvPool
+from scheduler.memory.kv_pool import KvPool
 from scheduler.messages import GenerateRequest
 
 NUM_REQUESTS, NUM_CHOICES, LENGTH = 12, 50, 3

@@ -13,7 +13,7 @@ import pytest
 from constrained.spec import GrammarSpec, ReasoningSpec
 from sampling.params import SamplingParams
 from scheduler.drafters.draft_model import DraftModelDrafter
-from scheduler.kv_pool import KvPool
+from scheduler.memory.kv_pool import KvPool
 from scheduler.messages import GenerateRequest
 
 SCHEMA = {

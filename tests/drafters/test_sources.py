@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constrained import llguidance_matcher
+from constrained.engines import llguidance_matcher
 from constrained.spec import GrammarSpec
 from sampling.params import SamplingParams
 from scheduler.drafters.adaptive import AdaptiveLength

@@ -15,13 +15,13 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from server.access_log import configure_logging
-from server.launch.child import ChildSpec
+from server.http.access_log import configure_logging
 from server.launch.console import Console
-from server.launch.entries import die_with_parent
-from server.launch.restarts import RestartPolicy
+from server.launch.processes.child import ChildSpec
+from server.launch.processes.entries import die_with_parent
+from server.launch.processes.restarts import RestartPolicy
+from server.launch.processes.status import StatusPipe
 from server.launch.signals import queued_signals
-from server.launch.status import StatusPipe
 from server.launch.supervisor import Supervisor
 
 

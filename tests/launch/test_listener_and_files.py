@@ -21,10 +21,10 @@ import pytest
 
 from server.launch.errors import StartError
 from server.launch.listener import bind_listener, is_loopback, listen
+from server.launch.processes.restarts import RestartPolicy
+from server.launch.processes.status import Failed, Loading, Ready, StatusPipe, decode_status
 from server.launch.ready import ready_text
-from server.launch.restarts import RestartPolicy
 from server.launch.runtime_dir import runtime_dir
-from server.launch.status import Failed, Loading, Ready, StatusPipe, decode_status
 from server.models.assets import ModelAssets
 from server.settings import ServeSettings
 
@@ -189,7 +189,7 @@ def pasted(text: str) -> list[str]:
 def test_neither_supervisor_nor_http_process_imports_torch() -> None:
     code = """
         import sys
-        import server.cli.command, server.launch.entries, server.worker, server.app
+        import server.cli.command, server.launch.processes.entries, server.worker, server.app
         heavy = {"torch", "transformers", "xgrammar", "llguidance", "outlines_core"} & set(sys.modules)
         assert not heavy, heavy
     """

@@ -13,10 +13,11 @@ import pytest
 from model_runner.config import RankConfig, RunnerConfig
 from server.cli.errors import UsageError
 from server.cli.load_settings import load_settings
-from server.launch import devices, specs
 from server.launch.errors import StartError
-from server.launch.placement import Placement, placement
-from server.launch.rendezvous import rendezvous_listeners
+from server.launch.processes import specs
+from server.launch.ranks import devices
+from server.launch.ranks.placement import Placement, placement
+from server.launch.ranks.rendezvous import rendezvous_listeners
 from server.models.assets import ModelAssets
 from server.settings import ServeSettings
 

@@ -13,8 +13,8 @@ from typing import Any, get_args
 import pytest
 from localhost_certificate import TEST_CERTIFICATE, TEST_KEY
 
-from constrained.auto import BUILT_IN_BACKENDS
-from constrained.schema import Limits
+from constrained.engines.auto import BUILT_IN_BACKENDS
+from constrained.preparation import Limits
 from constrained.spec import GrammarBackendName
 from model_runner.attention import registry
 from model_runner.config import AttentionBackendName

@@ -16,8 +16,8 @@ from scheduler_fakes import EOS, PAGE_SIZE, VOCAB_SIZE, AnyDrafter, Harness
 from model_runner.forward_row import ForwardRow
 from sampling.params import SamplingParams
 from sampling.sampler import SamplerState
-from scheduler.request import Request
-from scheduler.step_executor import StepExecutor
+from scheduler.execution.step_executor import StepExecutor
+from scheduler.requests.request import Request
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "repetition": {"temperature": 0.0, "repetition_penalty": 1.5},

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sampling.params import SamplingParams
-from scheduler.acceptance import accept
 from scheduler.messages import Finish, GenerateRequest
-from scheduler.plan import RowResult
-from scheduler.request import make_choices, make_group
+from scheduler.planning.plan import RowResult
+from scheduler.requests.acceptance import accept
+from scheduler.requests.request import make_choices, make_group
 
 EOS = 0
 TOKEN_BYTES = [b"", b"one", b" two", b"?\n", b".", b"\n", b"ab", b"bc", "é".encode()[:1], "é".encode()[1:]]

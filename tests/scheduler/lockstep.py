@@ -14,16 +14,17 @@ from memory_ranks import MemoryGroup, MemoryRanks
 from scheduler_fakes import CONTEXT, EOS, PAGE_SIZE, TOKEN_BYTES, VOCAB_SIZE, DigitsGrammar
 from tiny_model import NAN_TOKEN, TinyRunner
 
-from constrained.base import InvalidGrammarObject
+from constrained.engines.base import InvalidGrammarObject
 from constrained.errors import GrammarError
-from constrained.manager import GrammarManager
-from constrained.masks import GrammarMasks
+from constrained.masks.slots import GrammarMasks
+from constrained.queue.manager import GrammarManager
 from constrained.spec import GrammarSpec
 from model_runner.forward_row import ForwardRow
 from sampling.params import SamplingParams
 from sampling.sampler import SamplerState
 from scheduler.config import SchedulerConfig
 from scheduler.connection import Events
+from scheduler.execution.step_executor import StepExecutor
 from scheduler.interfaces import Drafter
 from scheduler.loop import Scheduler
 from scheduler.messages import (
@@ -36,11 +37,10 @@ from scheduler.messages import (
     StepOutput,
     ToScheduler,
 )
-from scheduler.plan import StepPlan
-from scheduler.plan_check import PlanCheck, contents
-from scheduler.rank_connection import FollowingConnection, LeadingConnection
-from scheduler.rank_draws import FollowingExecutor
-from scheduler.step_executor import StepExecutor
+from scheduler.planning.plan import StepPlan
+from scheduler.ranks.connection import FollowingConnection, LeadingConnection
+from scheduler.ranks.draws import FollowingExecutor
+from scheduler.ranks.plan_check import PlanCheck, contents
 
 NEVER = 10**9
 

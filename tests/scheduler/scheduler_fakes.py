@@ -33,8 +33,8 @@ from scheduler.messages import (
     TokenLogprob,
     ToScheduler,
 )
-from scheduler.plan import PlanRow, RowResult, StepPlan, StepResult
-from scheduler.request import Request
+from scheduler.planning.plan import PlanRow, RowResult, StepPlan, StepResult
+from scheduler.requests.request import Request
 
 VOCAB_SIZE = 97
 EOS = 96

@@ -11,7 +11,7 @@ from constrained.errors import GrammarError
 from constrained.spec import GrammarSpec
 from scheduler.drafters.combination import CombinedDrafter
 from scheduler.drafters.source import DraftSource
-from scheduler.request import Request
+from scheduler.requests.request import Request
 
 SPEC = GrammarSpec(kind="regex", value="any")
 

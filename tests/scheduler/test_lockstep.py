@@ -18,9 +18,9 @@ from scheduler.drafters.ngram import NgramDrafter
 from scheduler.drafters.source import DraftSource
 from scheduler.loop import Scheduler
 from scheduler.messages import AbortRequest, FlushCache, GenerateRequest, GetStats, Hello, SchedulerStats
-from scheduler.rank_connection import RankDivergedError
-from scheduler.rank_drafts import SharedDrafts
-from scheduler.request import Request
+from scheduler.ranks.connection import RankDivergedError
+from scheduler.ranks.drafts import SharedDrafts
+from scheduler.requests.request import Request
 
 CLIENTS = (b"a", b"b")
 

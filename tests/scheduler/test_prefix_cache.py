@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.kv_pool import KvPool
-from scheduler.prefix_cache import CacheNode, PrefixCache
+from scheduler.memory.kv_pool import KvPool
+from scheduler.memory.prefix_cache import CacheNode, PrefixCache
 
 SIZE = 2
 NUM_PAGES = 12

@@ -29,9 +29,9 @@ from scheduler.messages import (
     SchedulerStats,
     StepOutput,
 )
-from scheduler.request import Request, RequestGroup
-from scheduler.waiting_queue import MAX_PASSED_OVER
-from server.scheduler_metrics import FURTHER_COUNTERS
+from scheduler.planning.waiting_queue import MAX_PASSED_OVER
+from scheduler.requests.request import Request, RequestGroup
+from server.metrics.scheduler import FURTHER_COUNTERS
 
 BOTH = pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
 SPEC = GrammarSpec(kind="regex", value="[0-9]{5}")

@@ -10,12 +10,12 @@ import torch
 from scheduler_fakes import EOS, VOCAB_SIZE, AnyDrafter, DigitsGrammar, FakeGrammarManager, Harness
 from tiny_model import NAN_TOKEN, TinyRunner, logits_behind
 
-from constrained.masks import GrammarMasks
+from constrained.masks.slots import GrammarMasks
 from constrained.spec import GrammarSpec
 from sampling.sampler import SamplerState
+from scheduler.execution.step_executor import StepExecutor
 from scheduler.messages import TokenLogprob
-from scheduler.request import Request
-from scheduler.step_executor import StepExecutor
+from scheduler.requests.request import Request
 
 BOTH = pytest.mark.parametrize("max_in_flight", [0, 1], ids=["plain", "overlapped"])
 SPEC = GrammarSpec(kind="regex", value="[0-9]{5}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.stops import StopAutomaton, StopMatch, StopState
+from scheduler.requests.stops import StopAutomaton, StopMatch, StopState
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=5).map(str.encode), min_size=1, max_size=6).map(tuple)
 TOKENS = st.lists(st.text("abc", max_size=4).map(str.encode), max_size=12)

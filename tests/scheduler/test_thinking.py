@@ -8,7 +8,7 @@ from scheduler_fakes import CLIENT, TOKEN_BYTES, VOCAB_SIZE, Harness, reference
 from constrained.spec import ReasoningSpec
 from sampling.params import SamplingParams
 from scheduler.messages import GenerateRequest
-from scheduler.thinking import ThinkingState
+from scheduler.requests.thinking import ThinkingState
 
 BYTES = [b"a", b"</", b"think", b">", b".</", b"th", b"ink>\n", b"", b"</think>", b" \n"]
 MARKER = ReasoningSpec(think_end_ids=(1, 2, 3), is_thinking=True)

@@ -10,13 +10,13 @@ import pytest
 import constrained.errors
 import server.errors
 from constrained.errors import GrammarError
-from scheduler import admission
+from scheduler.requests import admission
 from server.chat.protocol import ChatCompletionRequest
 from server.completions.protocol import CompletionRequest
-from server.documentation import ErrorBody, ErrorDetail
 from server.errors import ApiError
+from server.http.documentation import ErrorBody, ErrorDetail
 from server.ignored_fields import IGNORED_FIELDS, IGNORED_NESTED_FIELDS, REFUSED_FIELDS, as_table
-from server.scheduler_metrics import FURTHER_COUNTERS
+from server.metrics.scheduler import FURTHER_COUNTERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 FIELD_CELLS = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|"))

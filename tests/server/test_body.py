@@ -11,9 +11,9 @@ from pydantic import model_validator
 from starlette.requests import Request
 
 from scheduler.messages import ErrorInfo
-from server.body import parse_json_object, read_request
 from server.config import HttpConfig
 from server.errors import ApiError, BadRequestError, SchedulerError
+from server.http.body import parse_json_object, read_request
 from server.validation import RequestModel
 
 LONG_KEY = b"A" * 50_000

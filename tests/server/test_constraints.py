@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.chat.protocol import ChatCompletionRequest
-from server.constraints import choice_regex, grammar_spec
 from server.errors import BadRequestError
+from server.request.constraint_fields import choice_regex, grammar_spec
 from server.validation import validate_request
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}, "a": {"enum": [1, "é"]}}, "required": ["z"]}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from constrained.vocabulary import Vocabulary
 from scheduler.messages import ChoiceOutput, Finish, TokenLogprob, Usage
-from server.choices import ChoiceAssembler
-from server.detokenizer import make_detokenizer
-from server.logprobs import chat_logprobs
+from server.generation.choices import ChoiceAssembler
+from server.generation.logprobs import chat_logprobs
+from server.text.detokenizer import make_detokenizer
 
 PIECES = [bytes([byte]) for byte in range(256)] + [
     "é".encode(),

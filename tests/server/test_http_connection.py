@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from server.http_connection import MAX_AHEAD, MAX_HEADERS, limited
+from server.http.connection import MAX_AHEAD, MAX_HEADERS, limited
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3000, "ignore_eos": True}
@@ -17,7 +17,7 @@ BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3000, "ig
 
 @pytest.fixture(autouse=True)
 def _short_linger(monkeypatch):
-    monkeypatch.setattr("server.http_connection._LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("server.http.connection._LINGER_SECONDS", 0.2)
 
 
 def connect(server, timeout=8.0):

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from server.access_log import _JsonFormatter, _TextFormatter
+from server.http.access_log import _JsonFormatter, _TextFormatter
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hello world"}]

@@ -14,10 +14,10 @@ import server.app
 from sampling.params import SamplingParams
 from scheduler.messages import PromptLogprobs
 from server.answer.events import CallArguments, CallBegin, CallEnd, End, Event, Reasoning, Text, collect
-from server.body import read_request
-from server.choices import ChoiceDelta, CollectedChoice
 from server.context import context_of
-from server.event_stream import event, respond
+from server.generation.choices import ChoiceDelta, CollectedChoice
+from server.http.body import read_request
+from server.http.event_stream import event, respond
 from server.request.description import AnswerRequest, Constraint, Conversation
 from server.request.generate import StartedAnswer, start_answer
 from server.tools.definitions import Tool, read_tools

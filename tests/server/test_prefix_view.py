@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.prefix_view import BLOCK_TOKENS, PrefixView, block_keys
+from server.engine.prefix_view import BLOCK_TOKENS, PrefixView, block_keys
 
 B = BLOCK_TOKENS
 token_ids = st.lists(st.integers(0, 3), max_size=6 * B)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from server.chat_template import ChatTemplate
-from server.detokenizer import make_detokenizer
 from server.models.resolve import resolve
-from server.tokenizer import Tokenizer
+from server.text.chat_template import ChatTemplate
+from server.text.detokenizer import make_detokenizer
+from server.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.chat_template import ChatTemplate, ChatTemplateError
 from server.errors import BadRequestError
-from server.protected_text import ProtectedText
-from server.tokenizer import Tokenizer
+from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.protected_text import ProtectedText
+from server.text.tokenizer import Tokenizer
 
 USER = [{"role": "user", "content": "hi"}]
 START, END = 1, 2

@@ -10,11 +10,11 @@ import pytest
 from transformers.models.llama4.processing_llama4 import chat_template as llama4_template
 
 from server.answer.events import collect
-from server.chat_template import ChatTemplate
 from server.formats.answer_format import needs_words
 from server.formats.registry import recognise
 from server.models.assets import ModelAssets
-from server.protected_text import ProtectedText
+from server.text.chat_template import ChatTemplate
+from server.text.protected_text import ProtectedText
 from server.tools.definitions import OfferedTool, ToolRequest
 from server.tools.prompt import template_tools
 

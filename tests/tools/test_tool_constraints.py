@@ -13,15 +13,15 @@ import jsonschema
 import pytest
 
 from bench.tools.agent_tools import agent_tools
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.base import BaseGrammarObject
+from constrained.engines.llguidance_backend import LLGuidanceBackend
+from constrained.engines.xgrammar_backend import XGrammarBackend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import TokenRejectedError
-from constrained.llguidance_backend import LLGuidanceBackend
-from constrained.schema import PrepareOptions, SchemaError, prepare
+from constrained.preparation import PrepareOptions, SchemaError, prepare
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
-from constrained.xgrammar_backend import XGrammarBackend
 from server.answer.events import collect
 from server.errors import BadRequestError
 from server.formats.harmony import HarmonyParser

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
 from constrained.config import GrammarConfig
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.environment import GrammarEnvironment
 from constrained.vocabulary import Vocabulary
 
@@ -47,9 +47,9 @@ def takes(
     """``takes(schema)(value)``: whether the compiled schema takes a value, spelled with the schema's key order."""
     import json
 
-    from constrained.schema import PrepareOptions
-    from constrained.schema.prepare import solver_of
-    from constrained.schema.spelling import Speller
+    from constrained.json_schema.writing.spelling import Speller
+    from constrained.preparation import PrepareOptions
+    from constrained.preparation.prepare import solver_of
     from constrained.spec import GrammarSpec
 
     def compile_schema(schema: Any, **fields: Any) -> Callable[[Any], bool]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from constrained.schema import SchemaError, prepare
+from constrained.preparation import SchemaError, prepare
 from constrained.spec import GrammarSpec
 
 

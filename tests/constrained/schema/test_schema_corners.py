@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from constrained.auto import AutoGrammarBackend
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
 from constrained.errors import InvalidGrammarError
-from constrained.schema import SchemaError, prepare
+from constrained.preparation import SchemaError, prepare
 from constrained.spec import GrammarSpec
-from constrained.walk import legal_token_ids
 
 _ENGLISH_AND_FRENCH = {
     "type": "object",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
-from constrained.base import BaseGrammarObject
+from constrained.engines.auto import AutoGrammarBackend
+from constrained.engines.base import BaseGrammarObject
 from constrained.errors import TokenRejectedError
 from constrained.spec import GrammarSpec
 

@@ -8,8 +8,8 @@ import re
 import idna
 import pytest
 
-from constrained.schema.formats import _letters, format_language
-from constrained.schema.pattern.derivative import matches
+from constrained.json_schema.reading.formats import _letters, format_language
+from constrained.patterns.derivative import matches
 
 VALID = {
     "hostname": ["a", "A-1.b", "a" * 63, "a--b.example", "1.2", "ab-c", "abc--d"],

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from constrained.errors import GrammarError
-from constrained.schema.numbers import Bound, integers_between, numbers_between, spelled
-from constrained.schema.pattern import tree
-from constrained.schema.pattern.derivative import is_empty, matches
-from constrained.schema.pattern.language import search_language
+from constrained.json_schema.solving.numbers import Bound, integers_between, numbers_between, spelled
+from constrained.patterns import tree
+from constrained.patterns.derivative import is_empty, matches
+from constrained.patterns.language import search_language
 
 _NAMES = st.sampled_from(["a", "b", "ab", "x"])
 _SCALARS = st.one_of(

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from constrained.auto import AutoGrammarBackend
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.auto import AutoGrammarBackend
 from constrained.environment import GrammarEnvironment
 from constrained.errors import GrammarError
-from constrained.schema import PrepareOptions, SchemaError, prepare
-from constrained.schema.native import check_native_schema
-from constrained.schema.prepared import Limits
+from constrained.json_schema.prepared import Limits
+from constrained.preparation import PrepareOptions, SchemaError, prepare
+from constrained.preparation.native import check_native_schema
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
 
 FORECAST = {
     "type": "object",

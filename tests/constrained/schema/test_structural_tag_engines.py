@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from constrained.base import BaseGrammarObject
+from constrained.compile.walk import legal_token_ids
+from constrained.engines.base import BaseGrammarObject
+from constrained.engines.llguidance_backend import LLGuidanceBackend
+from constrained.engines.xgrammar_backend import XGrammarBackend
 from constrained.environment import GrammarEnvironment
-from constrained.llguidance_backend import LLGuidanceBackend
-from constrained.schema import OtherEngineError, PrepareOptions, prepare
+from constrained.preparation import OtherEngineError, PrepareOptions, prepare
 from constrained.spec import GrammarSpec
 from constrained.vocabulary import Vocabulary
-from constrained.walk import legal_token_ids
-from constrained.xgrammar_backend import XGrammarBackend
 
 ALPHABET = 'ab<1"'
 SPECIAL = len(ALPHABET)

@@ -1,0 +1,1 @@
+"""JSON Schema as grammars: reading a schema, solving it into shapes, writing these for an engine."""

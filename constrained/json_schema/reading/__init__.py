@@ -1,0 +1,1 @@
+"""From a JSON Schema document to constraints on a value."""

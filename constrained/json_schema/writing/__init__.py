@@ -1,0 +1,1 @@
+"""From shapes to the rules of a grammar, in EBNF or Lark."""

@@ -1,0 +1,1 @@
+"""Vocabulary masks: the rows of a step, and filling them."""

@@ -1,0 +1,1 @@
+"""Requests that wait for their grammar, and the agreement of ranks on which are ready."""

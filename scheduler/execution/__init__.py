@@ -1,0 +1,1 @@
+"""Runs planned steps: rows, masks, forward pass, sampling."""

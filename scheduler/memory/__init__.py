@@ -1,0 +1,1 @@
+"""Pages of the KV cache, and the prefix cache over them."""

@@ -1,0 +1,1 @@
+"""Endpoints beside the dialects: administration, health, models."""

@@ -1,0 +1,1 @@
+"""One generation: submitting it, its choices as they come, log-probabilities and usage."""

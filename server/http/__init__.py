@@ -1,0 +1,1 @@
+"""The HTTP edge: bodies, keys, errors, events, connections, logs."""

@@ -1,0 +1,1 @@
+"""The child processes: what they are told, how they are started, and their status."""

@@ -1,0 +1,1 @@
+"""Which rank runs where, and where ranks meet."""

@@ -1,0 +1,1 @@
+"""Prometheus metrics, and what each request leaves in them."""

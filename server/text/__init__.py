@@ -1,0 +1,1 @@
+"""Chat templates, and text to tokens and back."""

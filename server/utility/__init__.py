@@ -1,1 +1,0 @@
-"""Endpoints around generation: models, tokens, health, metrics, administration."""
