@@ -129,7 +129,7 @@ class GrammarChecker:
                 undeclared_properties=self._config.json_undeclared_properties,
             )
             solver, goal = solver_of(spec, options)
-            speller = Speller(solver)
+            speller = Speller(solver, self._config.json_number_digits or None)
             return [one.text if one.text is not None else speller.spell(goal, one.data) for one in instances]
         except (SchemaError, RecursionError):
             # A schema that only another engine takes: keys stay in the instance's own order.

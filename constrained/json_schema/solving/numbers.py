@@ -35,9 +35,11 @@ class Bound:
     is_exclusive: bool = False
 
 
-def spelled(value: Decimal | int) -> str:
-    """The number without an exponent, as short as it goes."""
+def spelled(value: Decimal | int, digits: Digits = None) -> str:
+    """The number as short as it goes; with an exponent only where it has more than ``digits`` digits on a side."""
     text = format(Decimal(value), "f")
+    if digits is not None and max(map(len, text.removeprefix("-").split("."))) > digits:
+        return str(Decimal(value).normalize())
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text

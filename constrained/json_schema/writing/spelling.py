@@ -29,16 +29,24 @@ class Speller:
     """Orders keys as the shapes of a schema do.
 
     A value that fits no shape keeps its own order.
+
+    Parameters
+    ----------
+    solver
+        Of the schema.
+    digits
+        Most digits on a side of the point that the grammar writes; a number with more gets an exponent.
     """
 
-    def __init__(self, solver: Solver) -> None:
+    def __init__(self, solver: Solver, digits: int | None = None) -> None:
         self._solver = solver
+        self._digits = digits
         self._kept: list[Any] = []
         self._fits: dict[tuple[Goal, int], bool] = {}
 
     def spell(self, goal: Goal, value: Any) -> str:
-        """Compact JSON text, numbers without exponents."""
-        return _dumps(self.ordered(goal, value))
+        """Compact JSON text."""
+        return _dumps(self.ordered(goal, value), self._digits)
 
     def ordered(self, goal: Goal, value: Any) -> Any:
         """The value with the keys of its objects in the shapes' order."""
@@ -179,15 +187,15 @@ def _sorted(value: Any) -> Any:
     return [_sorted(one) for one in value] if isinstance(value, list) else value
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: Any, digits: int | None = None) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_string(name)}:{_dumps(one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join(f"{_string(name)}:{_dumps(one, digits)}" for name, one in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ",".join(map(_dumps, value)) + "]"
+        return "[" + ",".join(_dumps(one, digits) for one in value) + "]"
     if isinstance(value, float):
         value = Decimal(repr(value))
     if is_number(value):
-        return numbers.spelled(value)
+        return numbers.spelled(value, digits)
     return _string(value) if isinstance(value, str) else json.dumps(value)
 
 
