@@ -9,7 +9,7 @@ it takes none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from constrained.json_schema.errors import SchemaError, UnenforceableError
@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     |(?P<string>"(?:[^"\\\n]|\\.)*")
     |(?P<chars>\[(?:[^\]\\\n]|\\.)*\])
     |(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)(?P<define>\s*::=)?
-    |(?P<count>\{\s*(?P<low>\d+)\s*(?P<comma>,?)\s*(?P<high>\d*)\s*\})
+    |(?P<count>\{\s*(?P<low>\d+)\s*(?P<comma>,?)\s*(?P<high>\d*|-1)\s*\})
     |(?P<other>[|()*+?.])""",
     re.VERBOSE,
 )
@@ -59,19 +59,32 @@ def lark_of_ebnf(text: str) -> str:
     UnenforceableError
         It uses what only xgrammar has, such as macros and look-aheads.
     """
-    rules = _Reader(text).rules()
-    undefined = {name for body in rules.values() for name in _names(body)} - set(rules)
-    if undefined or "root" not in rules:
-        raise _only_xgrammar(sorted(undefined)[0] if undefined else "root")
-    rules = _without_endless(rules)
-    token = _as_one_token(rules)
+    rules = read_rules(text)
+    token = as_one_token(rules)
     if token is not None:
         return f"{LARK_HEADER}start: TEXT\nTEXT: {lark_terminal(token)}\n"
-    writer = _Writer(list(rules))
-    lines = [f"start: {writer.names['root']}"]
-    lines += [f"{writer.names[name]}: {writer.body(body)}" for name, body in rules.items()]
-    lines += [f"{name}: {lark_terminal(chars)}" for chars, name in writer.tokens.items()]
+    tokens: dict[Node, str] = {}
+    names = {name: f"r{index}" for index, name in enumerate(rules)}
+    writer = RuleWriter(names, lambda chars: tokens.setdefault(chars, f"C{len(tokens)}"))
+    lines = [f"start: {names['root']}"]
+    lines += [f"{names[name]}: {writer.body(body)}" for name, body in rules.items()]
+    lines += [f"{name}: {lark_terminal(chars)}" for chars, name in tokens.items()]
     return LARK_HEADER + "\n".join(lines) + "\n"
+
+
+def read_rules(text: str) -> dict[str, Node]:
+    """The rules of a grammar, without those that never end; the ones that they name are :class:`Rule`.
+
+    Raises
+    ------
+    SchemaError, UnenforceableError
+        As :func:`lark_of_ebnf` does.
+    """
+    rules = _Reader(text).rules()
+    undefined = {name for body in rules.values() for name in names_in(body)} - set(rules)
+    if undefined or "root" not in rules:
+        raise _only_xgrammar(sorted(undefined)[0] if undefined else "root")
+    return _without_endless(rules)
 
 
 def _only_xgrammar(what: str) -> UnenforceableError:
@@ -144,7 +157,8 @@ class _Reader:
             return node
         if match["count"] is not None:
             low = int(match["low"])
-            high = (int(match["high"]) if match["high"] else None) if match["comma"] else low
+            # xgrammar writes -1 for no bound
+            high = (None if match["high"] in ("", "-1") else int(match["high"])) if match["comma"] else low
             if high is not None and low > high:
                 raise _only_xgrammar(match.group())
         elif match["other"] in ("*", "+", "?"):
@@ -185,10 +199,11 @@ def _char_class(text: str) -> CharSet:
     return charset.complement(chars) if is_negated else chars
 
 
-def _names(node: Node) -> set[str]:
+def names_in(node: Node) -> set[str]:
+    """Names of the rules in a body."""
     if isinstance(node, Rule):
         return {node.name}
-    return {name for child in tree.children(node) for name in _names(child)}
+    return {name for child in tree.children(node) for name in names_in(child)}
 
 
 def _without_endless(rules: dict[str, Node]) -> dict[str, Node]:
@@ -226,7 +241,7 @@ def _without_endless(rules: dict[str, Node]) -> dict[str, Node]:
     return {name: prune(body) for name, body in rules.items() if name in ending}
 
 
-def _as_one_token(rules: dict[str, Node]) -> Node | None:
+def as_one_token(rules: dict[str, Node]) -> Node | None:
     """The language of ``root``; ``None`` where rules lead back to themselves, or it becomes too large."""
     done: dict[str, Node | None] = {}
     sizes: dict[Node, int] = {}
@@ -259,18 +274,28 @@ def _as_one_token(rules: dict[str, Node]) -> Node | None:
     return put_in_place(Rule("root"))
 
 
-class _Writer:
-    def __init__(self, names: list[str]) -> None:
-        self.names = {name: f"r{index}" for index, name in enumerate(names)}
-        self.tokens: dict[Node, str] = {}
+class RuleWriter:
+    """Writes bodies of rules in Lark.
+
+    Parameters
+    ----------
+    names
+        The symbol of every rule.
+    token
+        Gives the symbol of a token for one character.
+    """
+
+    def __init__(self, names: Mapping[str, str], token: Callable[[Node], str]) -> None:
+        self._names = names
+        self._token = token
 
     def body(self, node: Node) -> str:
         if isinstance(node, Rule):
-            return self.names[node.name]
+            return self._names[node.name]
         if isinstance(node, tree.Epsilon):
             return '""'
         if isinstance(node, tree.Chars):
-            return self.tokens.setdefault(node, f"C{len(self.tokens)}")
+            return self._token(node)
         if isinstance(node, tree.Concat):
             return "(" + " ".join(map(self.body, node.parts)) + ")"
         if isinstance(node, tree.Either):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import xgrammar
@@ -24,8 +25,10 @@ from constrained.json_schema.writing.ebnf_writer import EbnfWriter
 from constrained.json_schema.writing.lark import LarkWriter
 from constrained.patterns.tree import Node
 from constrained.preparation.ebnf import check_ebnf
+from constrained.preparation.ebnf_lark import read_rules
 from constrained.preparation.native import check_native_schema, xgrammar_reason
 from constrained.preparation.regex import ebnf_of, read_regex
+from constrained.preparation.tag_grammar import grammar_piece, unambiguous
 from constrained.spec import GrammarSpec
 from constrained.structural_tags.lark import value_piece, write_tag
 from constrained.structural_tags.pieces import NotExpressibleError, Piece
@@ -180,7 +183,8 @@ class _Lark:
         self._writer = LarkWriter(Solver(Document("true", options.limits)), options.whitespace)
 
     def prepare(self, value: Any, pointer: str) -> PreparedGrammar:
-        reader = TagReader(self._schema, lambda value, pointer: _language(value, pointer, self._options))
+        language = partial(_language, options=self._options)
+        reader = TagReader(self._schema, language, self._grammar)
         text = write_tag(reader.format(value, pointer), self._writer)
         return PreparedGrammar("llguidance", "structural_tag", text, tuple(self._notices))
 
@@ -194,6 +198,15 @@ class _Lark:
             self._notices += schema.notices
             self._pieces[key] = value_piece(symbol, schema.solver.shapes(schema.goal))
         return self._pieces[key]
+
+    def _grammar(self, value: dict[str, Any], pointer: str) -> Piece:
+        text, grammar = _checked_grammar(value, _place_of(value, f"{pointer}/grammar"))
+        is_ebnf = value.get("syntax", "ebnf") == "ebnf"
+        try:
+            rules = read_rules(text if is_ebnf else unambiguous(str(grammar)))
+        except UnenforceableError as error:
+            raise NotExpressibleError(error.message) from None
+        return grammar_piece(rules, self._writer)
 
 
 class _Walker:
@@ -215,9 +228,8 @@ class _Walker:
                 language = ebnf_of(_language({**value, "origin": ""}, pointer, self.options), self.options.limits)
             return {"type": "grammar", "grammar": language}
         if kind == "grammar":
-            origin = value.get("origin")
-            value = {name: one for name, one in value.items() if name != "origin"}
-            return self._grammar(value, origin if isinstance(origin, str) else f"{pointer}/grammar")
+            place = _place_of(value, f"{pointer}/grammar")
+            return self._grammar({name: one for name, one in value.items() if name != "origin"}, place)
         if isinstance(kind, str) and kind.endswith("_xml_parameter"):
             check_native_schema(value.get("json_schema"), self.options.limits, f"{pointer}/json_schema")
         return {name: self._member(name, one, f"{pointer}/{escape_pointer(name)}") for name, one in value.items()}
@@ -248,19 +260,24 @@ class _Walker:
         return {"type": "grammar", "grammar": text}
 
     def _grammar(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
-        text = value.get("grammar")
-        if not isinstance(text, str):
-            raise SchemaError("a grammar format needs a 'grammar'", pointer)
-        is_ebnf = value.get("syntax", "ebnf") == "ebnf"
-        try:
-            text = check_ebnf(text) if is_ebnf else text
-            # Read alone, since what xgrammar says of a whole tag names no part of it.
-            (xgrammar.Grammar.from_ebnf if is_ebnf else xgrammar.Grammar.from_lark)(text)
-        except SchemaError as error:
-            raise SchemaError(error.message, pointer) from None
-        except RuntimeError as error:
-            raise SchemaError(f"invalid grammar: {xgrammar_reason(error)}", pointer) from error
-        return {**value, "grammar": text}
+        return {**value, "grammar": _checked_grammar(value, pointer)[0]}
+
+
+def _checked_grammar(value: dict[str, Any], pointer: str) -> tuple[str, xgrammar.Grammar]:
+    """The text of a ``grammar`` format and what xgrammar makes of it."""
+    text = value.get("grammar")
+    if not isinstance(text, str):
+        raise SchemaError("a grammar format needs a 'grammar'", pointer)
+    try:
+        # Read alone, since what xgrammar says of a whole tag names no part of it.
+        if value.get("syntax", "ebnf") == "ebnf":
+            text = check_ebnf(text)
+            return text, xgrammar.Grammar.from_ebnf(text)
+        return text, xgrammar.Grammar.from_lark(text)
+    except SchemaError as error:
+        raise SchemaError(error.message, pointer) from None
+    except RuntimeError as error:
+        raise SchemaError(f"invalid grammar: {xgrammar_reason(error)}", pointer) from error
 
 
 def _part(document: Document, path: Sequence[str]) -> SchemaNode:

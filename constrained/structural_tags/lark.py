@@ -13,6 +13,7 @@ from constrained.structural_tags.lexing import check_lexing
 from constrained.structural_tags.pieces import (
     Choice,
     Concatenation,
+    Grammar,
     NotExpressibleError,
     Piece,
     Repeat,
@@ -71,7 +72,7 @@ class _Writing:
         return self._symbol(piece)
 
     def _symbol(self, piece: Piece) -> str:
-        if isinstance(piece, Value):
+        if isinstance(piece, Value | Grammar):
             return piece.symbol
         if isinstance(piece, Token):
             return f"<[{piece.token_id}]>"

@@ -12,6 +12,7 @@ from constrained.patterns.derivative import derive, first_intervals, is_empty, n
 from constrained.patterns.tree import Node
 from constrained.structural_tags.pieces import (
     Choice,
+    Grammar,
     Leaf,
     NotExpressibleError,
     Piece,
@@ -47,6 +48,11 @@ def check_lexing(root: Piece) -> None:
             following = charset.union(*map(first_of, behind.values()))
             for leaf in group:
                 place.check(leaf, following)
+                if isinstance(leaf, Grammar):
+                    # Inside the grammar, too, what follows it may stand beside its characters.
+                    inner = charset.union(leaf.chars, following)
+                    for one in (*behind.values(), *leaves.values()):
+                        _check_beside(one, leaf, inner)
             key = frozenset(behind)
             if behind and key not in seen:
                 seen.add(key)
@@ -93,7 +99,7 @@ class _Linker:
         return known
 
     def _ends(self, piece: Piece) -> _Ends:
-        if isinstance(piece, Text | Value | Token):
+        if isinstance(piece, Text | Value | Grammar | Token):
             leaf = {id(piece): piece}
             return _Ends(leaf, leaf, is_nullable(piece))
         if isinstance(piece, Choice):
@@ -123,11 +129,14 @@ def _groups(leaves: Iterable[Leaf]) -> list[list[Leaf]]:
     tokens: dict[int, list[Leaf]] = {}
     patterns: list[tuple[Node, list[Leaf]]] = []
     values: list[Leaf] = []
+    grammars: list[Leaf] = []
     for leaf in leaves:
         if isinstance(leaf, Token):
             tokens.setdefault(leaf.token_id, []).append(leaf)
         elif isinstance(leaf, Value):
             values.append(leaf)
+        elif isinstance(leaf, Grammar):
+            grammars.append(leaf)
         elif (text := leaf.constant) is not None:
             constants.setdefault(text, []).append(leaf)
         else:
@@ -136,7 +145,7 @@ def _groups(leaves: Iterable[Leaf]) -> list[list[Leaf]]:
                 patterns.append((leaf.language, [leaf]))
             else:
                 known.append(leaf)
-    groups = [*tokens.values(), *([values] if values else [])]
+    groups = [*tokens.values(), *([values] if values else []), *([grammars] if grammars else [])]
     merged: list[tuple[list[Node], list[Leaf]]] = []
     for language, group in patterns:
         apart = [one for one in merged if not any(_may_share(language, other) for other in one[0])]
@@ -203,6 +212,15 @@ class _Place:
             for pattern in self.patterns:
                 if pattern != leaf.language:
                     _check_pair(leaf.language, pattern, following)
+
+
+def _check_beside(leaf: Leaf, grammar: Grammar, following: CharSet) -> None:
+    """Raise where ``leaf`` may be taken for characters of the grammar: ``following`` may come behind one of these."""
+    if isinstance(leaf, Grammar | Token) or not charset.intersection(first_of(leaf), grammar.chars):
+        return
+    text = leaf.constant if isinstance(leaf, Text) else None
+    if text is None or len(text) < 2 or charset.contains(following, ord(text[1])):
+        raise NotExpressibleError("a grammar stands beside what may begin with a character of it")
 
 
 def _continued(text: str, ordered: Sequence[str]) -> Iterator[str]:

@@ -46,6 +46,15 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False)
+class Grammar:
+    """A text of a grammar with recursion, by the symbol of its rule; every character is a lexeme. Never empty."""
+
+    symbol: str
+    chars: CharSet
+    """All that it may hold."""
+
+
+@dataclass(frozen=True, eq=False)
 class Token:
     """A special token."""
 
@@ -69,8 +78,8 @@ class Repeat:
     high: int | None
 
 
-Piece = Text | Value | Token | Concatenation | Choice | Repeat
-Leaf = Text | Value | Token
+Piece = Text | Value | Grammar | Token | Concatenation | Choice | Repeat
+Leaf = Text | Value | Grammar | Token
 
 NOTHING_MORE = Concatenation(())
 
@@ -118,6 +127,8 @@ def first_of(piece: Piece) -> CharSet:
         return _facts(piece.language).first
     if isinstance(piece, Value):
         return piece.first
+    if isinstance(piece, Grammar):
+        return piece.chars
     if isinstance(piece, Token):
         return ((_FIRST_TOKEN + piece.token_id, _FIRST_TOKEN + piece.token_id),)
     if isinstance(piece, Choice):
@@ -142,7 +153,7 @@ def extends_of(piece: Piece) -> CharSet:
         return _facts(piece.language).extends
     if isinstance(piece, Value):
         return piece.extends
-    if isinstance(piece, Token):
+    if isinstance(piece, Grammar | Token):
         return charset.NONE
     if isinstance(piece, Choice):
         return charset.union(*map(extends_of, piece.options))

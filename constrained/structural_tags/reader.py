@@ -22,6 +22,7 @@ from constrained.structural_tags.pieces import (
 
 ReadSchema = Callable[[dict[str, Any], str], Piece]
 ReadPattern = Callable[[dict[str, Any], str], Node]
+ReadGrammar = Callable[[dict[str, Any], str], Piece]
 
 
 class TagReader:
@@ -29,12 +30,14 @@ class TagReader:
 
     Parameters
     ----------
-    read_schema, read_pattern
-        Give the piece of a ``json_schema`` format and the language of a ``regex`` format, with its JSON pointer.
+    read_schema, read_pattern, read_grammar
+        Give the piece of a ``json_schema`` format, the language of a ``regex`` format and the piece of a ``grammar``
+        format, with its JSON pointer.
     """
 
-    def __init__(self, read_schema: ReadSchema, read_pattern: ReadPattern) -> None:
+    def __init__(self, read_schema: ReadSchema, read_pattern: ReadPattern, read_grammar: ReadGrammar) -> None:
         self._read_schema = read_schema
+        self._read_grammar = read_grammar
         self._read_pattern = read_pattern
         self._choices: dict[str, Piece] = {}
 
@@ -44,7 +47,7 @@ class TagReader:
         Raises
         ------
         SchemaError
-            Of a schema or pattern inside.
+            Of a schema, pattern or grammar inside.
         NotExpressibleError
             What is not written for llguidance, and what is malformed: xgrammar says how.
         """
@@ -58,6 +61,8 @@ class TagReader:
                 return self._read_schema(value, pointer)
             case "regex":
                 return Text(self._read_pattern(value, pointer))
+            case "grammar":
+                return self._read_grammar(value, pointer)
             case "any_text":
                 return _free_text(value, ends)
             case "token":

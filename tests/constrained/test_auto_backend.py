@@ -35,7 +35,10 @@ TAG = json.dumps(
         },
     }
 )
-GRAMMAR_TAG = json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": 'root ::= "a"'}})
+GRAMMAR_TAG, LOOKAHEAD_TAG = (
+    json.dumps({"type": "structural_tag", "format": {"type": "grammar", "grammar": grammar}})
+    for grammar in ('root ::= "a" root "b" | "c"', 'root ::= x "b"\nx ::= "a" (= "b")')
+)
 
 
 def spec(kind: Any, value: str, **fields: Any) -> GrammarSpec:
@@ -49,7 +52,8 @@ def spec(kind: Any, value: str, **fields: Any) -> GrammarSpec:
         (spec("regex", "a+"), "llguidance"),
         (spec("ebnf", 'root ::= "a"'), "llguidance"),
         (spec("structural_tag", TAG), "llguidance"),
-        (spec("structural_tag", GRAMMAR_TAG), "xgrammar"),
+        (spec("structural_tag", GRAMMAR_TAG), "llguidance"),
+        (spec("structural_tag", LOOKAHEAD_TAG), "xgrammar"),
         (spec("structural_tag", TAG, backend="xgrammar"), "xgrammar"),
         (spec("ebnf", 'start: "a" | "b"'), "llguidance"),
         (spec("regex", "a+", backend="outlines"), "outlines"),

@@ -250,6 +250,39 @@ def test_custom_tools_stand_beside_functions(name, choice):
     assert collect([*parser.add(text), *parser.finish()]).calls[0].arguments == "ls"
 
 
+CUSTOM_GRAMMARS = {
+    "one lexeme": ('start: WORD ("," WORD)*\nWORD: /[a-z]+/\n', ["ab,c"], ["ab,", "A"]),
+    "empty": ("start: WORD*\nWORD: /[a-z]/\n", ["", "ab"], ["A"]),
+    "lines": ("start: line+\nline: /[a-z]+/ NEWLINE\nNEWLINE: /\\n/\n", ["ab\nc\n"], ["ab", "\n"]),
+    "recursion": (
+        'start: sum\nsum: term (("+" | "-") term)*\nterm: NUMBER | "(" sum ")"\nNUMBER: /[0-9]+/\n%ignore / /\n',
+        ["1+(2 - 33)", "4"],
+        ["1+", "(1", "x"],
+    ),
+    "recursion over lines": (
+        'start: block\nblock: "{" NEWLINE (block | WORD NEWLINE)* "}"\nWORD: /[a-z]+/\nNEWLINE: /\\n/\n',
+        ["{\nab\n{\n}}", "{\n}"],
+        ["{", "{}", "{\n}\n"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "choice"), [("hermes", None), ("hermes", "required"), ("harmony", "required")])
+def test_custom_grammars_stand_beside_a_keyword_that_only_llguidance_has(name, choice):
+    def custom(kind):
+        form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": CUSTOM_GRAMMARS[kind][0]}}
+        return {"type": "custom", "custom": {"name": kind.replace(" ", "_"), "format": form}}
+
+    schema = {"type": "object", "properties": {"x": KEYWORDS["uri"][0]}, "required": ["x"]}
+    request = offered(function("open", schema), *map(custom, CUSTOM_GRAMMARS), choice=choice)
+    grammar = compiled(spec_of(request, name), "llguidance")
+    header = "<|channel|>commentary<|message|>" if name == "harmony" else WORDS[name]
+    for kind, (_, valid, invalid) in CUSTOM_GRAMMARS.items():
+        call = f'{header}<custom_tool_call name="{kind.replace(" ", "_")}">\n%s\n</custom_tool_call>'
+        assert [text for text in valid if not takes(grammar, call % text)] == []
+        assert [text for text in invalid if takes(grammar, call % text)] == []
+
+
 KEYWORDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "uri": (
         {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}, '"https://a.example/b"', '"no address"'

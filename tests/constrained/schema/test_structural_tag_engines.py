@@ -43,6 +43,10 @@ LEAVES: list[dict[str, Any]] = [
     {"type": "json_schema", "json_schema": {"enum": [1, 11, "a"]}},
     {"type": "json_schema", "json_schema": {"type": "string", "maxLength": 1}},
     {"type": "token", "token": SPECIAL},
+    {"type": "grammar", "grammar": 'root ::= "a" root "b" | "1"'},
+    {"type": "grammar", "grammar": 'root ::= "a" root "b" root | ""'},
+    {"type": "grammar", "grammar": "start: (A | B)*\nA: /a1+/\nB: /b/", "syntax": "lark"},
+    {"type": "grammar", "grammar": 'start: e\ne: e "1" e | "b"\n%ignore "a"', "syntax": "lark"},
 ]
 ENDS: list[Any] = ["b", "<", "", "bb", ["a", "<b"], {"type": "token", "token": SPECIAL}]
 
