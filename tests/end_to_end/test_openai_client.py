@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import openai
+import pydantic
 import pytest
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -153,6 +154,36 @@ async def test_sixteen_clients_at_once_get_what_each_gets_alone(server: Any) -> 
         together = await asyncio.gather(*map(ask, questions))
         alone = [await ask(question) for question in questions[:3]]
     assert together[:3] == alone
+
+
+class City(pydantic.BaseModel):
+    city: str
+
+
+def final(client: openai.OpenAI, helper: str, **options: Any) -> Any:
+    """The message of a whole answer as a helper of the client leaves it, with what it parsed."""
+    options = {"model": MODEL, "messages": CAPITAL, "temperature": 0, "max_tokens": 40, **options}
+    if helper == "parse":
+        return client.chat.completions.parse(**options).choices[0].message
+    with client.chat.completions.stream(**options) as stream:
+        return stream.get_final_completion().choices[0].message
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("helper", ["parse", "stream"])
+def test_what_a_helper_of_the_client_parsed_can_be_sent_back(client: openai.OpenAI, helper: str) -> None:
+    message = final(client, helper, response_format=City)
+    assert isinstance(message.parsed, City)
+    for said in (message, message.model_dump()):
+        assert chat(client, messages=[*CAPITAL, said, *CAPITAL], max_tokens=1).choices
+    tools = [openai.pydantic_function_tool(City, name="show_city")]
+    message = final(client, helper, tools=tools, tool_choice="required")
+    call = message.tool_calls[0]
+    assert isinstance(call.function.parsed_arguments, City)
+    for said in (message, message.model_dump()):
+        result = {"role": "tool", "tool_call_id": call.id, "content": "shown"}
+        history = [*CAPITAL, said, result]
+        assert chat(client, messages=history, tools=tools, tool_choice="none", max_tokens=1).choices
 
 
 def test_a_repeated_prompt_comes_from_the_prefix_cache(client: openai.OpenAI) -> None:
