@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
@@ -157,12 +157,12 @@ async def test_sixteen_clients_at_once_get_what_each_gets_alone(server: Any) -> 
 
 
 class City(pydantic.BaseModel):
-    city: str
+    city: Literal["Paris", "Oslo"]
 
 
 def final(client: openai.OpenAI, helper: str, **options: Any) -> Any:
     """The message of a whole answer as a helper of the client leaves it, with what it parsed."""
-    options = {"model": MODEL, "messages": CAPITAL, "temperature": 0, "max_tokens": 40, **options}
+    options = {"model": MODEL, "messages": CAPITAL, "temperature": 0, "max_tokens": 64, **options}
     if helper == "parse":
         return client.chat.completions.parse(**options).choices[0].message
     with client.chat.completions.stream(**options) as stream:
