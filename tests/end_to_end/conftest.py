@@ -142,5 +142,6 @@ def server(start_server: Callable[..., RunningServer]) -> RunningServer:
 
 
 @pytest.fixture
-def client(server: RunningServer) -> openai.OpenAI:
-    return server.client()
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with server.client() as client:
+        yield client
