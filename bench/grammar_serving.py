@@ -1,9 +1,12 @@
 """What constraints cost a running server: ``python -m bench.grammar_serving`` (part of ``make bench-grammar``).
 
-Two questions, each answered by runs in turn, either side first, so that a machine that changes its speed favours
-neither; what counts is the median of the pairs' ratios. Throughput: 16 clients with three schemas, and the same prompts
-without a schema whose answers are made to have the same lengths.
+The first two questions are answered by runs in turn, either side first, so that a machine that changes its speed
+favours neither; what counts is the median of the pairs' ratios.
+Throughput: 16 clients with three schemas, and the same prompts without a schema whose answers are made to have the same
+lengths.
 Waiting: the gaps between the tokens of one stream, with and without a compile pending that does not end.
+Ready: the time until a request with a schema that the server has not seen is admitted, that is until its status line,
+while 12 clients stream; beside it the same for a known schema.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=48, help="requests of a throughput run")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--stream-tokens", type=int, default=400, help="tokens of a stream whose gaps are measured")
-    parser.add_argument("--only", choices=("throughput", "waiting"), help="one question alone")
+    parser.add_argument("--only", choices=("throughput", "waiting", "ready"), help="one question alone")
+    parser.add_argument("--busy-clients", type=int, default=12, help="clients that stream while schemas are sent")
+    parser.add_argument("--schemas", type=int, default=60, help="new schemas that are timed, and as many known ones")
     options = parser.parse_args(arguments)
     console = Console(highlight=False)
     with contextlib.ExitStack() as stack:
@@ -61,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             url = stack.enter_context(own_server(shlex.split(options.serve_args), start_seconds=600)).base_url
         target = Target(label="server", base_url=url, model=asyncio.run(first_model(url, None)))
         is_good = True
-        if options.only != "waiting":
+        if options.only in (None, "throughput"):
             is_good = asyncio.run(measure_throughput(target, options, console))
-        if options.only != "throughput":
+        if options.only in (None, "waiting"):
             asyncio.run(measure_waiting(target, options, console))
+        if options.only in (None, "ready"):
+            asyncio.run(measure_ready(target, options, console))
     return 0 if is_good else 1
 
 
@@ -134,6 +141,56 @@ async def measure_waiting(target: Target, options: argparse.Namespace, console: 
         )
     for is_pending, name in ((False, "alone"), (True, "beside")):
         console.print(f"p99 {name}: {', '.join(f'{value:.2f}' for value in p99[is_pending])}")
+
+
+async def measure_ready(target: Target, options: argparse.Namespace, console: Console) -> None:
+    """Print how long requests with new and with known schemas wait for their status line on a busy server."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+
+    async def keep_busy(session: aiohttp.ClientSession) -> None:
+        while True:
+            await _stream(session, target, options.stream_tokens)
+
+    async with open_session(target, _SENDING) as session:
+        clients = [asyncio.create_task(keep_busy(session)) for _ in range(options.busy_clients)]
+        await asyncio.sleep(3.0)
+        for number in range(2 * options.schemas):
+            is_new = number % 2 == 0
+            name = f"k{time.time_ns()}" if is_new else "known"
+            seconds[is_new].append(await _until_admitted(session, target, name))
+            if clients[0].done():
+                break
+        for client in clients:
+            client.cancel()
+        for ended in await asyncio.gather(*clients, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+    for is_new, kind in ((True, "new"), (False, "known")):
+        ordered = sorted(seconds[is_new])
+        p50, p99 = statistics.median(ordered), ordered[len(ordered) * 99 // 100]
+        console.print(
+            f"{kind} schema beside {options.busy_clients} streams, until admitted: p50 {p50 * 1e3:.0f} ms, "
+            f"p99 {p99 * 1e3:.0f} ms, longest {ordered[-1] * 1e3:.0f} ms, {len(ordered)} requests"
+        )
+
+
+async def _until_admitted(session: aiohttp.ClientSession, target: Target, name: str) -> float:
+    """Seconds until the status line of a streamed answer to a schema of two properties."""
+    properties = {name: {"type": "string", "maxLength": 20}, "count": {"type": "integer"}}
+    body = {
+        "model": target.model,
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 1,
+        "stream": True,
+        "json_schema": {"type": "object", "properties": properties, "required": [name, "count"]},
+    }
+    started = time.perf_counter()
+    async with session.post(f"{target.base_url}/chat/completions", json=body) as response:
+        seconds = time.perf_counter() - started
+        if response.status != 200:
+            raise RuntimeError(f"a schema was refused: {await response.text()}")
+        await response.read()
+    return seconds
 
 
 def _as_long(jobs: Sequence[Job], lengths: Sequence[int]) -> list[Job]:
