@@ -53,7 +53,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints-cpu.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 test: install-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 test-random: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m hypothesis --hypothesis-profile random --timeout 1200 $(TEST_FLAGS)
