@@ -252,6 +252,9 @@ class InlineGrammars:
     def waits_for_another_rank(self) -> bool:
         return False
 
+    def note_step(self) -> None:
+        """No compile is pending."""
+
     def get_ready_grammar_requests(self) -> list[RequestGroup]:
         return []
 

@@ -87,7 +87,6 @@ REFUSED = {
     "lcpp-09": ("tools[0].", "Anthropic's form of a tool"),
     "lcpp-10": ("response_format", "a type is no number"),
     "lcpp-11": ("response_format.type", "there is no response format of that name"),
-    "pydantic-ai-12": ("tools[0].type", "Mistral's form of a tool: the type is required, and the choice is 'required'"),
     "tgi-02": ("response_format", "the schema stands under 'value', TGI's own spelling"),
     "tgi-04": ("tool_choice", "TGI's own spelling: a tool is named by an object"),
     "tgi-07": ("response_format", "the schema stands under 'value', TGI's own spelling"),
