@@ -166,12 +166,14 @@ class ServeSettings(BaseSettings):
     overlap: bool = _scheduling(SchedulerConfig.overlap, "Plan a step while its predecessor still runs on the device.")
 
     jump_forward: OnOff = _drafts(
-        "on", "Propose what a grammar forces, many tokens in one step. Never changes an answer."
+        "on",
+        "Propose what a grammar forces, many tokens in one step. Under --dtype float32 no answer "
+        "changes; at other dtypes rounding may.",
     )
     speculative: Speculation = _drafts(
         SchedulerConfig.speculative,
         "Propose how an answer may go on. ngram: as the same words went on before in the request. draft-model: as "
-        "--draft-model says. Never changes an answer.",
+        "--draft-model says. Under --dtype float32 no answer changes; at other dtypes rounding may.",
     )
     draft_model: str | None = _drafts(
         None,
