@@ -141,9 +141,8 @@ def test_an_endless_compile_is_killed_at_its_deadline_and_delays_nobody(pool: Co
     started = time.monotonic()
     endless = [pool.submit(regex(str(i), "endless")) for i in range(2)]
     time.sleep(0.3)
-    before = time.monotonic()
     assert_serves(pool)
-    assert time.monotonic() - before < 1.0
+    assert not any(future.done() for future in endless), "the other compile waited for their end"
     for future in endless:
         with pytest.raises((GrammarTimeoutError, GrammarTooMuchWorkError)):
             future.result(10)
